@@ -1,1 +1,1 @@
-"""What the figures mean. Pure: no kernel, no network, no files."""
+"""What the figures mean. No kernel access, no network, no files."""

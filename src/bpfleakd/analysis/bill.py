@@ -1,4 +1,4 @@
-"""The bill of a process' memory: every resident byte in one line, by what it is spent on.
+"""The bill of a process' memory: each resident byte counts in one line, by its use.
 
 Heap memory is divided into live blocks and freed memory by the allocator's own books, where they can be read.
 The lines add up to the resident and swapped memory.
@@ -56,11 +56,12 @@ _OF_RUNTIMES = (BillKind.MANAGED_LIVE, BillKind.METASPACE)
 
 
 class AllocatorBooks(Struct, frozen=True):
-    """What the allocator's own lists say, bytes in memory or swapped out.
+    """Figures of the allocator's own lists: bytes in memory or swapped out.
 
     `mapped_bytes` are large blocks in separate mappings. `trimmable_bytes` is what malloc_trim(3) would
-    return, `pinned_bytes` what live blocks in the same pages hold. `left_out` lists and chunks are missing.
-    `tcmalloc_bytes` is what tcmalloc's page heap has committed, `tcmalloc_free_bytes` the free part of it.
+    return, `pinned_bytes` the freed memory in pages with live blocks. `left_out` counts the lists and chunks
+    that are missing. `tcmalloc_bytes` is what tcmalloc's page heap has committed, `tcmalloc_free_bytes` the
+    free part of it.
     """
 
     arenas: int
@@ -76,7 +77,7 @@ class AllocatorBooks(Struct, frozen=True):
 class UnreadHeap(Struct, frozen=True):
     """Allocators whose books cannot be read, by name.
 
-    `recorded_bytes` are in blocks that were allocated since the attach and are live; 0: not known.
+    `recorded_bytes` are in live blocks allocated since the attach; 0: unknown.
     """
 
     allocators: tuple[str, ...]
@@ -84,7 +85,7 @@ class UnreadHeap(Struct, frozen=True):
 
 
 class GoHeap(Struct, frozen=True):
-    """The heap of Go, and what of it the last collection left alive, by its profile; None: not known.
+    """Go's heap, and the part that the last collection left alive, from its profile; None: unknown.
 
     `resident_bytes` are in memory or swapped out.
     """
@@ -113,7 +114,7 @@ def bill(
         large = min(books.mapped_bytes, sums[BillKind.MMAP])
         _move(sums, BillKind.MMAP, BillKind.HEAP_LIVE, large)
         if books.tcmalloc_bytes:
-            # What it had before the attach looks like any mapping.
+            # tcmalloc's memory from before the attach looks like any other mapping.
             heap_bytes = max(0, books.tcmalloc_bytes - sums[BillKind.HEAP_LIVE])
             _move(sums, BillKind.MMAP, BillKind.HEAP_LIVE, heap_bytes)
         _move(sums, BillKind.HEAP_LIVE, BillKind.HEAP_FREE, books.free_bytes + books.tcmalloc_free_bytes)
@@ -143,7 +144,7 @@ def bill(
     elif go is not None and go.resident_bytes:
         notes[BillKind.HEAP_LIVE] = _NO_PROFILE
     if unread is not None:
-        # What was mapped before the attach is the allocator's or the program's.
+        # A mapping from before the attach belongs to the allocator or the program.
         _move(sums, BillKind.MMAP, BillKind.UNKNOWN, _untracked_bytes(parts))
         of_go = f"; {_NO_PROFILE}" if notes.get(BillKind.HEAP_LIVE) == _NO_PROFILE else ""
         notes[BillKind.HEAP_LIVE] = _unread_words(unread) + of_go
@@ -160,12 +161,12 @@ def bill(
 
 
 def is_comparable(first: Sequence[BillLine], lines: Sequence[BillLine]) -> bool:
-    """Whether growth may be counted from a bill: not if a runtime has told what it holds only since then."""
+    """Whether growth may be counted from a bill: only if no runtime began to report its memory since then."""
     return {line.kind for line in lines if line.kind in _OF_RUNTIMES} <= {line.kind for line in first}
 
 
 def growth_summary(lines: Sequence[BillLine]) -> str | None:
-    """Where the growth goes, in a sentence; None if the process does not grow."""
+    """A sentence on the lines that grow; None if the process does not grow."""
     rises = [line for line in lines if (line.growth_bytes_per_s or 0) > 0]
     total = sum(line.growth_bytes_per_s or 0 for line in lines)
     if total < _GROWTH_MIN_BYTES_PER_S or not rises:
@@ -174,7 +175,7 @@ def growth_summary(lines: Sequence[BillLine]) -> str | None:
     share = min(1.0, (largest.growth_bytes_per_s or 0) / total)
     what = _WORDS[largest.kind]
     if largest.kind is BillKind.HEAP_LIVE and largest.note:
-        # Not all of it is live.
+        # The growth is not all live memory.
         what = f"the heap, {largest.note}"
     words = f"memory grows {human_rate(total)}: {share:.0%} of it is {what}"
     if largest.kind is BillKind.HEAP_FREE:
@@ -183,7 +184,7 @@ def growth_summary(lines: Sequence[BillLine]) -> str | None:
 
 
 def _move_go(sums: dict[BillKind, int], go: GoHeap) -> int:
-    """Divide Go's heap into what is live and what is not; return what is live."""
+    """Divide Go's heap into live memory and the rest; returns the live bytes."""
     if go.live_bytes is None:
         return 0
     # Memory from before the attach counts as mapped.
@@ -203,7 +204,7 @@ def _move(sums: dict[BillKind, int], source: BillKind, target: BillKind, size_by
 
 
 def _untracked_bytes(parts: Sequence[Part]) -> int:
-    """Anonymous mappings that nobody is known to have made."""
+    """The bytes of anonymous mappings with no known owner."""
     return sum(
         part.figures.resident_bytes + part.figures.swap_bytes
         for part in parts

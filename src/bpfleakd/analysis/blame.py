@@ -1,10 +1,10 @@
-"""Which frame of a stack is to blame: the innermost one that is not a tool of its caller.
+"""Chooses the frame to blame for a stack: the innermost one that does not merely serve its caller.
 
-malloc is where every leak was allocated, and strdup, operator new or std::string are where half of them
-were: that says nothing. The first frame outside of allocators, of the C and C++ run-time libraries and
-of their templates compiled into the program is the one whose author decided to allocate. Where that is a
-run-time's, which works for the managed code that it runs, or native code that its class library called, it is
-the method of the program that called it.
+Every leak was allocated by malloc, and half of them by strdup, operator new or std::string, so these frames
+explain nothing. The first frame outside of allocators, of the C and C++ run-time libraries and of their
+templates compiled into the program is the one whose author decided to allocate. If that frame belongs to a
+runtime, which works for the managed code that it executes, or to native code that the runtime's class library
+called, the program's method that called it is blamed instead.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bpfleakd.model.code.stack import Frame, FrameKind
 
 __all__ = ["blamed_frame", "calling_frame", "named_in_library"]
 
-# Files that hold nothing but tools of their callers.
+# Files that contain only functions that serve their callers.
 _LIBRARY = re.compile(
     r"""(?: libc | libm | libpthread | ld-linux[\w.-]* | ld-musl[\w.-]* | ld | libc\.musl[\w.-]*
         | libstdc\+\+ | libc\+\+ | libc\+\+abi | libgcc_s | libsupc\+\+
@@ -33,7 +33,7 @@ _LIBRARY = re.compile(
     re.VERBOSE,
 )
 
-# Functions that are tools wherever they were compiled into.
+# Functions that serve their callers, whichever file they are compiled into.
 _WRAPPER = re.compile(
     r"""(?: (?:__libc_|__GI_+|_+)?
             (?:malloc|calloc|realloc|reallocarray|memalign|aligned_alloc|posix_memalign|valloc|pvalloc)
@@ -45,7 +45,7 @@ _WRAPPER = re.compile(
         )""",
     re.VERBOSE,
 )
-# Of Python: name.cpython-311-x86_64-linux-gnu.so, name.abi3.so.
+# Python's: name.cpython-311-x86_64-linux-gnu.so, name.abi3.so.
 _EXTENSION = re.compile(r"[^.]+(?:\.cpython-\d+[\w-]*|\.abi3)\.so")
 # Rust's; in C++ these are namespaces of programs. Unlike C++ names, Rust's have no argument list.
 _RUST_LIBRARY = re.compile(
@@ -53,7 +53,8 @@ _RUST_LIBRARY = re.compile(
     # Methods of built-in types: <str>::repeat, <[T]>::to_vec, <u8 as alloc::slice::hack::ConvertVec>::to_vec.
     r"|(?:str|\[[^\]]*\]|char|bool|[iu](?:8|16|32|64|128|size)|f(?:32|64))(?: as [^>]*)?>::.*)"
 )
-# Where Rust's own code lies, also that for types of a program: <shop::Order as SpecToString>::spec_to_string.
+# The source of Rust's own code, including its instances for types of a program: <shop::Order as
+# SpecToString>::spec_to_string.
 _RUST_SOURCE = re.compile(r"(?:/rustc/[0-9a-f]+/)?library/(?:alloc|core|std)/src/.*")
 
 # Go's: package path, function. Servers and the like (net, os) are excluded: they are responsible for what
@@ -68,15 +69,16 @@ _GO_LIBRARY = re.compile(
 )
 _GO_RUNTIME = re.compile(r"runtime\.[^/]*")
 
-# What compilers put behind the names of parts of functions, as c++filt shows it.
+# Suffixes that compilers add to the names of parts of functions, as c++filt prints them.
 _CLONE = re.compile(r"(?: \[clone [^]]*\]| \(\.[^)]*\))+$")
 _OPERATOR = re.compile(r"\boperator\b(?:\(\)|\[\]|[-+*/%^&|~!=<>,]+)?")
 
 
 def blamed_frame(frames: Sequence[Frame], allocators_file: str | None = None) -> Frame | None:
-    """The frame to blame; of a stack of tools only the outermost named one; None for an empty stack.
+    """The frame to blame. None for an empty stack.
 
-    `allocators_file` is that of the allocator, where `frames` are only the outer ones of a stack.
+    In a stack without a frame to blame, it is the outermost named one. `allocators_file` is the allocator's
+    file if `frames` are only the outer ones of a stack.
     """
     allocators_file = allocators_file or (frames[0].module if frames else None)
     interpreted = interpreted_caller(frames)
@@ -89,15 +91,15 @@ def blamed_frame(frames: Sequence[Frame], allocators_file: str | None = None) ->
     named = [frame for frame in frames if frame.function]
     of_packages = [frame for frame in named if not _GO_RUNTIME.fullmatch(frame.function or "")]
     if named and not of_packages:
-        # Go's runtime for itself: what goroutines begin in says less.
+        # Go's runtime works for itself here; the function that a goroutine starts with explains less.
         return named[0]
     return next(reversed(of_packages or frames), None)
 
 
 def named_in_library(frames: Sequence[Frame], chosen: Frame) -> Frame:
-    """`chosen`, or if that is an internal function of a library, without a name, the one that leads to it.
+    """`chosen`, or its named caller if it is an unnamed internal function of a library.
 
-    `frames` are those of the stack. The other one may be another library's, which called this one.
+    `frames` are those of the stack. The caller may belong to another library.
     """
     if chosen.function or not chosen.is_library:
         return chosen
@@ -120,7 +122,7 @@ def calling_frame(frames: Sequence[Frame], charged: Frame | None) -> Frame | Non
 
 
 def _outwards(frames: Sequence[Frame], inner: Frame) -> Sequence[Frame]:
-    """The frames outside of one of them."""
+    """The frames outside of `inner`."""
     at = next(index for index, frame in enumerate(frames) if frame is inner)
     return frames[at + 1 :]
 
@@ -134,9 +136,9 @@ def _is_of_program(frame: Frame) -> bool:
 
 
 def _caller_of_runtime(frames: Sequence[Frame]) -> Frame | None:
-    """The caller of the runtime that `frames` begin with; None if they do not, or if it is unknown.
+    """The caller of the runtime that `frames` begin with; None if there is no runtime or no known caller.
 
-    That is a method. If no functions of an interpreter are known, it is the extension that called it
+    The caller is a method. If no functions of an interpreter are known, it is the extension that called it
     (greenlet switches stacks, so the functions of the program are not on the thread's).
     """
     if not is_runtime(frames[0]):
@@ -156,7 +158,7 @@ def _is_tool(frame: Frame, allocators_file: str | None) -> bool:
         return False
     if frame.kind is FrameKind.NATIVE and _GO_LIBRARY.fullmatch(frame.function):
         return True
-    # An inlined function's location is its own; a whole function may lack the entries of what it inlined.
+    # An inlined function has its own location; a function may lack the entries of those inlined into it.
     if frame.inlined and frame.location and _RUST_SOURCE.fullmatch(frame.location):
         return True
     name, arguments = _split(_CLONE.sub("", frame.function))
@@ -164,7 +166,7 @@ def _is_tool(frame: Frame, allocators_file: str | None) -> bool:
         return True
     if arguments:
         return False
-    # A C library that is part of the program has no separate file, nor has its allocator.
+    # A C library that is part of the program has no separate file, and neither has its allocator.
     is_beside_allocator = frame.module is not None and frame.module == allocators_file
     return bool(_RUST_LIBRARY.fullmatch(name) or (is_beside_allocator and is_c_library_function(name)))
 
@@ -173,7 +175,7 @@ def _split(function: str) -> tuple[str, str]:
     """The name of a demangled function without its return type, and its argument list with all that follows.
 
     `std::string shop::load<char, std::less<char> >(int) const` is `shop::load<char, std::less<char> >` and
-    `(int) const`: what is in brackets belongs to the name, and a space outside of them begins another one.
+    `(int) const`: brackets belong to the name, and a space outside of them begins another name.
     """
     start = position = depth = 0
     in_operator = False

@@ -1,4 +1,4 @@
-"""Functions of C libraries, by name: in a statically linked program only names distinguish them."""
+"""Functions of C libraries, by name: in a statically linked program only names identify them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import re
 
 __all__ = ["is_c_library_function"]
 
-# Reserved for implementations of C; but compilers are implementations, too.
+# Names reserved for implementations of C, without those that compilers use.
 _RESERVED = re.compile(r"(?!__cxx_global|__static_init)__\w+|_(?:IO|dl|nl|nss|int)_\w+")
 
-# What allocates, or may, of that which programs call.
+# Public functions that allocate, or may allocate.
 _PUBLIC = re.compile(
     r"""(?:f|d|s|sn|as|v|vf|vd|vas)?w?printf | v?f?w?scanf | f?puts | f?putc | putchar | fwrite | fread
     | f?gets | f?getc | getchar | fflush | setvbuf | (?:f|fd|fre|fmem)open(?:64)? | open_w?memstream
@@ -28,6 +28,6 @@ _PUBLIC = re.compile(
 
 
 def is_c_library_function(name: str) -> bool:
-    """Whether the name is one of a C library that calls its allocator, or of a part of such a function."""
+    """Whether a name is that of a C library function that calls the allocator, or of a part of one."""
     name = name.partition(".")[0]
     return bool(_RESERVED.fullmatch(name) or _PUBLIC.fullmatch(name))

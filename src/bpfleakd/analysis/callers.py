@@ -1,13 +1,14 @@
 """The responsible caller of outstanding blocks: the one that keeps them, not a wrapper around the allocator.
 
-Programs have wrappers around malloc: pools, checked allocation, constructors. Some have unmistakable names; a
-stripped program has no names. They are recognized by behaviour, from the addresses of stacks alone:
+Programs have wrappers around malloc: pools, checked allocation, constructors. Some have unmistakable names,
+but a stripped program has none. bpfleakd recognizes wrappers by behaviour, from the addresses of stacks
+alone:
 
-  - If another stack leads through the same call and frees its blocks, that call is not to blame. So the
-    search goes outwards until no such stack is left.
+  - If another stack contains the same call and its blocks are freed, that call is not to blame. The search
+    continues outwards until there is no such stack.
   - A call through which at least half of the blocks of a process pass, for many callers, is a wrapper too.
 
-From there on the frame is charged as analysis/blame.py says. `ChargeRules` go before all of this.
+From that call outwards, analysis/blame.py chooses the frame. `ChargeRules` take precedence over all of this.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from bpfleakd.model.site import SiteCounters
 
 __all__ = ["NO_RULES", "Callers", "ChargeRules", "GivenBack", "charged_frame", "gives_back"]
 
-# What a site may still hold of its blocks, where the rest shows that it frees them.
+# A site that holds at most this share of its blocks counts as one that frees them.
 _HELD_SHARE = 0.1
-# A wrapper serves so many callers, with so much of what the process allocates.
+# A wrapper serves at least this many callers, with at least this share of the process' allocations.
 _CALLERS_MIN = 8
 _WRAPPER_SHARE = 0.5
 _WRAPPERS_DEEP = 8
 
-# Unmistakable names, which count without any frees.
+# Unmistakable names of wrappers, which need no evidence from frees.
 _ALLOCATING = re.compile(
     r"""(?:[\w:<>, ]*::)?(?:
           \w*(?-i:[mczpMCZP]alloc|[MCZP]ALLOC|[rR]ealloc|ReAlloc|REALLOC)
@@ -47,7 +48,8 @@ Addresses = Sequence[int]
 
 
 class ChargeRules(Struct, frozen=True):
-    """Functions, as shell patterns: `skip` are never charged, and nothing further out than `stop` is."""
+    """Functions, as shell patterns: `skip` are never charged, and nothing further out than `stop` is charged.
+    """
 
     skip: tuple[str, ...] = ()
     stop: tuple[str, ...] = ()
@@ -57,7 +59,7 @@ NO_RULES = ChargeRules()
 
 
 def gives_back(counters: SiteCounters) -> bool:
-    """Whether nearly all that was allocated at a site was freed again."""
+    """Whether nearly all blocks allocated at a site have been freed."""
     return counters.allocated_count > 0 and counters.live_count <= _HELD_SHARE * counters.allocated_count
 
 
@@ -68,15 +70,15 @@ class GivenBack:
         self._sorted = sorted({tuple(stack) for stack in stacks})
 
     def shared(self, stack: Addresses) -> int:
-        """How many of the innermost addresses of `stack` one of the stacks has, too."""
+        """How many of the innermost addresses of `stack` the most similar of these stacks shares."""
         key = tuple(stack)
-        # In order, those with the longest common beginning are next to it.
+        # In sorted order, the stacks with the longest common prefix are adjacent to it.
         index = bisect_left(self._sorted, key)
         return max((_common(key, near) for near in self._sorted[max(0, index - 1) : index + 1]), default=0)
 
 
 class Callers:
-    """Stacks of a process: of each its addresses, the blocks allocated, and whether it gives them back."""
+    """The stacks of a process: for each its addresses, the blocks allocated, and whether it frees them."""
 
     def __init__(self, stacks: Iterable[tuple[Addresses, int, bool]] = ()) -> None:
         stacks = list(stacks)
@@ -87,14 +89,14 @@ class Callers:
         """How many of the innermost addresses of a stack belong to wrappers."""
         key = tuple(stack)
         of_many = max((len(one) for one in self._wrappers if key[: len(one)] == one), default=0)
-        # If many blocks are still held, they hide no other caller.
+        # A site that frees its blocks is not hidden by others that do.
         return of_many if is_given_back else max(of_many, self._given_back.shared(key))
 
 
 def charged_frame(
     frames: Sequence[Frame], callers: Callers, rules: ChargeRules = NO_RULES, *, is_given_back: bool = False
 ) -> Frame | None:
-    """The frame to charge with a site; None for an empty stack."""
+    """The frame to charge a site to; None for an empty stack."""
     ends = _ends(frames)
     wrapped = callers.wrapped([frames[end - 1].address for end in ends], is_given_back=is_given_back)
     inner = ends[wrapped - 1] if wrapped else 0
@@ -109,7 +111,7 @@ def charged_frame(
 
 
 def _ends(frames: Sequence[Frame]) -> list[int]:
-    """Where the frames of each address end: inlined functions come before the frame that holds them."""
+    """The end of each address' frames: inlined functions come before the frame that contains them."""
     return [index + 1 for index, frame in enumerate(frames) if not frame.inlined]
 
 
@@ -120,7 +122,7 @@ def _is_skipped(frame: Frame, rules: ChargeRules) -> bool:
 
 @lru_cache(maxsize=1024)
 def _is_allocating(function: str) -> bool:
-    # Reports ask for the same few functions again and again.
+    # Reports look up the same few functions again and again.
     return bool(_ALLOCATING.fullmatch(function))
 
 
@@ -138,7 +140,7 @@ def _up_to(frames: Sequence[Frame], chosen: Frame | None) -> Iterable[Frame]:
 
 
 def _wrappers(stacks: Sequence[tuple[tuple[int, ...], int]]) -> list[tuple[int, ...]]:
-    """The beginnings of stacks through which most blocks pass, for many callers."""
+    """The innermost parts of stacks through which most blocks pass, for many callers."""
     least = _WRAPPER_SHARE * sum(count for _stack, count in stacks)
     found = []
     for depth in range(1, _WRAPPERS_DEEP):

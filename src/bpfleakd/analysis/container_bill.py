@@ -1,4 +1,4 @@
-"""The bill of a container's memory: all that is charged, by kind, with growth and one process' part of it."""
+"""The bill of a container's memory: all charges by kind, with their growth and one process' part."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def container_bill(
     first: ContainerBill | None = None,
     elapsed_s: float = 0.0,
 ) -> ContainerBill:
-    """The bill of a group; `process` is what one process has. `first` is the bill of `elapsed_s` ago.
+    """The bill of a group; `process` are the figures of one process. `first` is the bill of `elapsed_s` ago.
 
-    Without `first`, or if it belongs to another group, growth is None.
+    Growth is None without `first`, or if that is of another group.
     """
     sums = dict(group.parts)
     rest = group.used_bytes - sum(sums.values())

@@ -2,8 +2,8 @@
 
 A call site is identified by its fingerprint, made of build-ids and offsets: it is the same in every run of
 the same binaries, so reports of different processes and different days can be compared. A site that is in one
-report only, and in a file that was rebuilt in between, is matched a second time, by the names of its
-functions (analysis.rebuilt).
+report only, in a file that was rebuilt in between, is also matched by the names of its functions
+(analysis.rebuilt).
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from bpfleakd.model.site import AllocationKind
 
 __all__ = ["compared"]
 
-# What is one call site in the earlier report, and in the later one; in one of them it may be missing.
+# One call site in the earlier and in the later report; it may be missing in one of them.
 _Pair = tuple[Sequence[SiteReport], Sequence[SiteReport]]
 
 
 def compared(
     before: LeakReport, after: LeakReport, sources: tuple[str, str] = ("before", "after")
 ) -> DiffReport:
-    """What changed from one report to the other, what gained most first; `sources` are their names.
+    """Compare two reports, whose names are `sources`; the sites that gained most come first.
 
-    Sites missing in the lists count as left out: a site that is in one list only may be missing in the other
-    because of its limit.
+    Sites missing in the lists count as left out: a site in only one list may be missing in the other because
+    of its limit.
     """
     built_anew = modules_built_anew(before, after)
     pairs = list(_pairs(before.sites, after.sites, built_anew))
@@ -46,7 +46,7 @@ def compared(
 def _pairs(
     before: Iterable[SiteReport], after: Iterable[SiteReport], built_anew: frozenset[str]
 ) -> Iterator[_Pair]:
-    """Every site of both reports, once."""
+    """Yield every site of both reports once."""
     old = {site.site: site for site in before}
     new = {site.site: site for site in after}
     by_names: dict[NameKey, tuple[list[SiteReport], list[SiteReport]]] = {}
@@ -119,5 +119,5 @@ def _state(report: LeakReport, source: str) -> ComparedState:
 
 
 def _live_bytes(sites: Iterable[SiteReport]) -> int:
-    # Files are not part of a process' totals.
+    # Memory of files is not part of a process' totals.
     return sum(site.live_bytes for site in sites if site.kind is not AllocationKind.FILE)

@@ -1,7 +1,7 @@
 """Names for call sites that stay the same between runs of the same build.
 
-A stack's fingerprint is made of what does not depend on where the loader or the JIT put things: build-id
-and offset for frames in files, the method's name for code made at run time.
+A stack's fingerprint depends on nothing that the loader or the JIT chooses: it is made of build-id and offset
+for frames in files, and of the method's name for code made at run time.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def fingerprint(kind: AllocationKind, stack: Stack) -> str:
     """16 hexadecimal digits: SHA-256 over the kind and the frames, cut to 64 bits."""
     parts = [kind.value]
     for frame, build_id in zip(stack.frames, stack.build_ids, strict=True):
-        # In a file inlined frames follow from the address of the frame that holds them. What a JIT inlines
-        # differs from one compilation to the next.
+        # In a file, a frame's address determines the frames inlined into it. What a JIT inlines differs from
+        # one compilation to the next.
         if not frame.inlined or frame.kind is FrameKind.JIT:
             parts.append(_identity(frame, build_id))
     digest = hashlib.sha256("\0".join(parts).encode(errors="surrogateescape"))
@@ -29,10 +29,10 @@ def fingerprint(kind: AllocationKind, stack: Stack) -> str:
 
 
 def function_identity(frame: Frame, build_id: str | None) -> tuple[str | None, str | None]:
-    """What stands for the function of a frame: the module and the function's name.
+    """The identity of a frame's function: the module and the function's name.
 
-    Without a name: the file by its build-id, and where in it the function begins. The second is None if not
-    even that is known.
+    A function without a name is identified by its file's build-id and the place where it begins. The second
+    part is None if that is unknown too.
     """
     if frame.function or frame.function_start is None:
         return frame.module, frame.function

@@ -1,6 +1,6 @@
-"""Freed memory that an allocator keeps: how much of it is resident, and how much it could return.
+"""Freed memory that an allocator keeps: the resident part of it, and the part that it could return.
 
-Only whole pages can be returned: one live block holds the free bytes around it, which is called
+Only whole pages can be returned: one live block retains the free bytes around it, which is called
 fragmentation.
 """
 
@@ -13,19 +13,19 @@ from numpy.typing import NDArray
 __all__ = ["FreeMemory", "free_memory"]
 
 _PAGE_BYTES = 4096
-# A free chunk's size and links stay.
+# The size and links of a free chunk remain.
 _HEADER_BYTES = 32
 
 
 class FreeMemory(Struct, frozen=True):
-    """Free bytes in memory or swapped out; `whole_pages_bytes` are in pages that hold nothing else."""
+    """Free bytes in memory or swapped out; `whole_pages_bytes` are in pages without anything else."""
 
     resident_bytes: int
     whole_pages_bytes: int
 
     @property
     def pinned_bytes(self) -> int:
-        """What live blocks in the same pages hold."""
+        """Free bytes in pages with live blocks."""
         return self.resident_bytes - self.whole_pages_bytes
 
 
@@ -36,7 +36,7 @@ def free_memory(start: int, present: NDArray[np.bool_], free: NDArray[np.uint64]
     end = start + _PAGE_BYTES * len(present)
     first = np.clip(free[:, 0].astype(np.int64), start, end) - start
     last = np.clip((free[:, 0] + free[:, 1]).astype(np.int64), start, end) - start
-    # How many bytes of pages that are there lie before each place.
+    # The bytes of present pages before each place.
     before = np.concatenate([[0], np.cumsum(present, dtype=np.int64)]) * _PAGE_BYTES
     there = np.concatenate([present, [False]])
 

@@ -1,8 +1,8 @@
-"""Call sites put together: by function, caller, module, thread or stack.
+"""Groups call sites by function, caller, module, thread or stack.
 
 Rules:
-  - A group is a sum over sites; the sums over all groups equal those over all sites. Nothing is left out:
-    sites without a function, module or thread form a separate group, whose name is None.
+  - A group is a sum over sites; the groups add up to the sum over all sites. Nothing is left out: sites
+    without a function, module or thread form a separate group, whose name is None.
   - Function and module of a group are the blamed ones, so each site is in one group.
   - Threads are counted block by block while the program runs, and sites by their counters: the difference is
     in the group without a thread, and may be negative.
@@ -42,9 +42,10 @@ _NAMES: dict[GroupKey, Callable[[SiteReport], str | None]] = {
 
 
 def grouped(report: LeakReport, by: GroupKey, *, sort: SortKey, limit: int | None = None) -> GroupedReport:
-    """The sites of a report in groups, the largest `limit` of them; by thread, growth counts as live.
+    """Group the sites of a report and return the largest `limit` groups.
 
-    Groups have no verdict: what is sorted by that is sorted by growth.
+    Threads have no growth, so their groups are sorted by live bytes instead. Groups have no verdict; sorting
+    by verdict sorts them by growth.
     """
     groups = _by_thread(report.sites) if by is GroupKey.THREAD else _by_name(report.sites, by)
     groups.sort(key=lambda group: _rank(group, sort), reverse=True)

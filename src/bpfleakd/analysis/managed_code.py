@@ -8,10 +8,10 @@ Methods of .NET have another name in a frame, type.method, and their assembly fo
     JS:*leak /srv/app.js:3:14, LazyCompile:~x node:url:1:1  Node.js: function, script
     void com.example.Shop.keep(long), Interpreter           Java, from Compiler.perfmap
 
-A managed program allocates through its runtime: memory that the garbage collector commits, or the C function
-behind AllocHGlobal takes, is blamed on the method that requested it. So is what the class library has native
-code for (zlib behind java.util.zip): what counts is which method called it, not which file it is in. Native
-code that a method of the program calls itself is to blame itself, and so is what the virtual machine calls:
+A managed program allocates through its runtime: the method that requested memory is blamed for memory that
+the garbage collector commits, or that the C function behind AllocHGlobal allocates. The same applies to
+native code of the class library (zlib behind java.util.zip): its caller decides, not its file. Native code
+that a method of the program calls directly is blamed itself, and so is code that the virtual machine calls:
 agents, profilers, addons, libraries that are being loaded.
 """
 
@@ -43,7 +43,7 @@ _RUNTIME_FILE = re.compile(
     r"|lib(?:coreclr|clrjit|clrgc|System\.[\w.]+|jvm|java|nio|monosgen-[\d.]+)\.so(?:\.\d+)*"
     r"|(?:System\.[\w.]+|mscorlib)\.dll"
 )
-# In whatever file: Node.js has V8 in its executable.
+# In any file: Node.js has V8 in its executable.
 _RUNTIME_FUNCTION = re.compile(r"(?:[\w:*&<>, ]+ )?(?:v8|node|cppgc|heap::base)::.*|Builtins_\w+")
 # Code between a method and what it calls.
 _STUB = r"(?:Builtin|RegExp|BytecodeHandler|Stub|Wasm)\w*:.*|Interpreter|[\w ]*[Ss]tub\w*(?: \(.*\))?"
@@ -51,19 +51,19 @@ _RUNTIME_METHOD = re.compile(
     _STUB + r"|(?:JS|LazyCompile|Function|Eval|Script):.* node:.*"
     r"|(?:[\w$.\[\]]+ )?(?:java|javax|jdk|sun|com\.sun)\.[\w$./+<>]+(?:\(.*)?"
 )
-# Methods by which a program calls native code that is its own: method handles, java.lang.foreign, JNA; and by
-# which it loads that (JNI_OnLoad).
+# Methods through which a program calls its own native code (method handles, java.lang.foreign, JNA) or loads
+# it (JNI_OnLoad).
 _CALLING = re.compile(
     _STUB + r"|(?:[\w$.\[\]]+ )?"
     r"(?:java\.lang\.(?:invoke|foreign|(?:System|Runtime|ClassLoader(?:\$NativeLibrary)?)\.load)"
     r"|jdk\.internal\.(?:foreign|loader)|com\.sun\.jna)[\w$./+<>]*(?:\(.*)?"
 )
-# What calls native code of a program for reasons of its own, under whatever method runs.
+# The virtual machine's files, which call native code of a program on their own account, under any method.
 _MACHINE_FILE = re.compile(r"(?:node|v8|lib(?:node|jvm|coreclr|monosgen-[\d.]+)\.so(?:\.\d+)*)")
 
 
 def is_dotnet_stub(name: str) -> bool:
-    """Whether it is code that .NET makes to call methods, and no method."""
+    """Whether a name is that of a stub that .NET generates to call methods."""
     return bool(_DOTNET_STUB.fullmatch(name))
 
 
@@ -73,7 +73,7 @@ def is_own_method(frame: Frame) -> bool:
 
 
 def caller_of_class_library(frames: Sequence[Frame]) -> Frame | None:
-    """The method of the program for which the class library's native code, where `frames` begin, works.
+    """The program's method on whose behalf the class library's native code, where `frames` begin, runs.
 
     None if they begin elsewhere: with a method, or with native code that the class library did not call.
     """
@@ -90,7 +90,7 @@ def caller_of_class_library(frames: Sequence[Frame]) -> Frame | None:
 
 
 def _is_of_class_library(method: Frame) -> bool:
-    # Compiled ahead of time, a method has a file and no name. Other code without one may be the program's.
+    # A method compiled ahead of time has a file and no name. Other code without a name may be the program's.
     return is_runtime(method) and (method.kind is FrameKind.NATIVE or bool(method.function))
 
 
@@ -106,9 +106,10 @@ def _is_calling(frame: Frame) -> bool:
 
 
 def interpreted_caller(frames: Sequence[Frame]) -> Frame | None:
-    """The innermost function of an interpreted program, before that of the interpreter's library; or None.
+    """The innermost function of an interpreted program before the interpreter's library; None without one.
 
-    What an extension, or a C library that it calls, allocates is the doing of the function that called it.
+    The program's function is charged with allocations of an extension that it called, or of a C library that
+    the extension called.
     """
     interpreted = [frame for frame in frames if frame.kind is FrameKind.INTERPRETED and frame.function]
     own = (frame for frame in interpreted if not is_runtime(frame))
@@ -116,12 +117,12 @@ def interpreted_caller(frames: Sequence[Frame]) -> Frame | None:
 
 
 def is_interpreter(frame: Frame) -> bool:
-    """Whether a frame is of Python's interpreter."""
+    """Whether a frame is in Python's interpreter."""
     return bool(frame.module and _INTERPRETER_FILE.fullmatch(frame.module))
 
 
 def is_runtime(frame: Frame) -> bool:
-    """Whether a frame is of a run-time for managed code, of its class library or one of its stubs."""
+    """Whether a frame is in a runtime for managed code, in its class library or in one of its stubs."""
     if frame.module and _RUNTIME_FILE.fullmatch(frame.module):
         return True
     name = frame.function

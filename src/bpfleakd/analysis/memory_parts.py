@@ -1,11 +1,11 @@
-"""What the memory of a process is made of, by use, and what explains it.
+"""Divides the memory of a process by use and by the call sites that explain it.
 
 Rules:
   - Every byte of every mapping is in one part, with one use (memory_use.py) and one kind of owner.
-  - The kernel joins neighbours that were mapped by different callers, and counts what is in memory for all of
-    a mapping. Where a mapping has several parts their pages are counted; where that cannot be done, what is
-    in memory is shared out by size and marked as estimated.
-  - The parts of a mapping add up to it, and the shares to the resident bytes, always.
+  - The kernel joins neighbours that were mapped by different callers, and reports resident bytes for the
+    whole mapping. If a mapping has several parts, their pages are counted; if that is impossible, resident
+    bytes are divided by size and marked as estimated.
+  - The parts of a mapping always add up to it, and the shares to the resident bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Figures", "Part", "classify", "shares", "summarise"]
 # A range of addresses with its owner; None: unknown.
 _Range = tuple[int, int, Owner | None]
 _Piece = tuple[int, int, MemoryUse, AllocationKind | None]
-# Resident and swapped bytes between two addresses, None if they cannot be known.
+# Returns the resident and swapped bytes between two addresses, None if they are unknown.
 _Counter = Callable[[int, int], tuple[int, int] | None]
 
 
@@ -81,7 +81,7 @@ def classify(
 def summarise(parts: Iterable[Part], first: Sequence[UseSummary] = ()) -> tuple[UseSummary, ...]:
     """The sums by use, in the order of MemoryUse. `first` is the summary at the attach, for growth.
 
-    A use that existed at the attach and is gone has zeroes. Without `first`, growth is 0.
+    A use that existed at the attach and is gone has zeroes. Growth is 0 without `first`.
     """
     by_use: dict[MemoryUse, list[Figures]] = {}
     for part in parts:
@@ -109,10 +109,10 @@ def summarise(parts: Iterable[Part], first: Sequence[UseSummary] = ()) -> tuple[
 
 
 def shares(parts: Iterable[Part], live_heap_bytes: int) -> MemoryShares:
-    """What explains the resident memory, given what is live in the heap.
+    """What explains the resident memory, given the live bytes of the heap.
 
-    Live blocks may be in anonymous memory that is not tracked, where an allocator other than glibc's got it
-    before the attach, and not in memory at all, if they were never written to.
+    Live blocks may be in anonymous memory that is not tracked, if an allocator other than glibc's mapped it
+    before the attach, and outside of memory if they were never written to.
     """
     resident_bytes = heap = untracked = mmap = commit = 0
     for part in parts:
@@ -142,7 +142,7 @@ def shares(parts: Iterable[Part], live_heap_bytes: int) -> MemoryShares:
 def _by_mapping(
     usages: Sequence[MappingUsage], owners: Iterable[tuple[int, int, Owner]]
 ) -> Iterator[list[_Range]]:
-    """For each mapping all of it in ranges, with None as the owner of what is between those of `owners`."""
+    """Yield the ranges of each mapping; the owner of the gaps between those of `owners` is None."""
     remaining = iter(owners)
     owned = next(remaining, None)
     for usage in usages:
@@ -203,7 +203,7 @@ def _parts(usage: MappingUsage, pieces: Sequence[_Piece], count: _Counter) -> li
 
 
 def _adding_up(figures: Sequence[int], total: int) -> list[int]:
-    """The figures, the largest ones changed so that they add up: pages come and go while they are counted."""
+    """The figures, of which the largest are adjusted to add up: pages come and go while they are counted."""
     result = list(figures)
     for index in sorted(range(len(result)), key=lambda i: -result[i]):
         difference = total - sum(result)

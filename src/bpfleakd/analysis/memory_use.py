@@ -35,7 +35,7 @@ _DECORATIONS = {
     "[anon: glibc: pthread stack": MemoryUse.THREAD_STACKS,
 }
 
-# Up to which address a mapping looks like something, and what.
+# The end of the range with this appearance, and the use.
 Looks = tuple[int, MemoryUse]
 
 
@@ -53,7 +53,10 @@ def named_use(
     executable_files: frozenset[tuple[str, int]],
     memory_devices: frozenset[str] = frozenset(),
 ) -> MemoryUse | None:
-    """The use by a mapping's name; None for anonymous memory. Files of `memory_devices` are in memory."""
+    """The use of a mapping according to its name; None for anonymous memory.
+
+    Files of `memory_devices` are memory.
+    """
     path = usage.mapping.path
     if path == "[heap]":
         return MemoryUse.HEAP
@@ -75,7 +78,7 @@ def named_use(
 
 
 def owned_use(owner: Owner | None, usage: MappingUsage, looks_like: MemoryUse | None) -> MemoryUse:
-    """The use of a part of an anonymous mapping; None is an owner that is not known."""
+    """The use of a part of an anonymous mapping; the owner is None if it is unknown."""
     kind = kind_of(owner)
     if owner is Special.ALLOCATOR:
         return MemoryUse.HEAP
@@ -98,7 +101,7 @@ def looks_of(
     looks_before: Looks | None,
     stack_pointers: Sequence[int],
 ) -> Looks | None:
-    """What an anonymous mapping looks like, given its neighbours in order, and what the one before does."""
+    """The appearance of an anonymous mapping, given its neighbours in order and the previous appearance."""
     start, end = usage.mapping.start, usage.mapping.end
     if before is not None and before.mapping.end != start:
         before = None

@@ -1,4 +1,4 @@
-"""Call sites that are one: the same stack, at other addresses.
+"""Merges call sites with the same stack at different addresses.
 
 A library that is loaded twice, or a method that a JIT compiled again, gives a stack new addresses and the
 same fingerprint.
@@ -25,7 +25,7 @@ _OF_A_PART = " (of a part of its blocks)"
 
 
 def merged(items: Iterable[T], key: Callable[[T], K], add: Callable[[T, T], T]) -> list[T]:
-    """Items with the same key as one, by adding the later to the earlier, in the order of their first."""
+    """Items with the same key merged by adding the later to the earlier, in the order of their first."""
     found: dict[K, T] = {}
     for item in items:
         known = found.get(key(item))
@@ -34,7 +34,7 @@ def merged(items: Iterable[T], key: Callable[[T], K], add: Callable[[T, T], T]) 
 
 
 def merged_sites(sites: Iterable[SiteReport]) -> list[SiteReport]:
-    """Sites with the same fingerprint as one, in the order of their first."""
+    """Sites with the same fingerprint merged, in the order of their first."""
     return merged(sites, attrgetter("site"), _sum)
 
 
@@ -56,7 +56,7 @@ def _sum(one: SiteReport, other: SiteReport) -> SiteReport:
         oldest_age_s=_oldest(one.oldest_age_s, other.oldest_age_s),
         threads=_summed_threads((*one.threads, *other.threads)),
         temporary_count=_summed_counts(one.temporary_count, other.temporary_count),
-        # At most: their peaks need not have been at the same time.
+        # An upper bound: their peaks may have been at different times.
         peak_live_bytes=one.peak_live_bytes + other.peak_live_bytes,
         live_bytes_stderr=stderr_of_sum((one.live_bytes_stderr, other.live_bytes_stderr)),
         live_count_stderr=stderr_of_sum((one.live_count_stderr, other.live_count_stderr)),
@@ -65,7 +65,7 @@ def _sum(one: SiteReport, other: SiteReport) -> SiteReport:
 
 
 def _reason_of_sum(one: SiteReport, other: SiteReport, worst: SiteReport) -> str:
-    """A reason that is true of both: what only one of them was judged by is said to be of a part."""
+    """A reason that is true of both: it limits the statements about one of them to a part."""
     counts = one.live_count + other.live_count, one.allocated_count + other.allocated_count
     of_counters = worst.reason == churn_words(worst.live_count, worst.allocated_count)
     if one.reason == other.reason and not of_counters:

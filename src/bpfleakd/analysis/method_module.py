@@ -1,6 +1,6 @@
 """The module that a method compiled at run time belongs to.
 
-Its name in a perf map says that:
+Its name in a perf map determines it:
 
     void [System.Private.CoreLib] System.IO.Path::Join(…)[Tier0]        .NET: the assembly
     stub<7> GenerateResolveStub<GenerateResolveStub>                    .NET's stubs
@@ -28,7 +28,7 @@ _JAVA = re.compile(r"(?:[\w$.\[\]]+ )?((?:[\w$]+\.)*)([\w$/+]+)(?:\.|::)[\w$<>]+
 
 
 def module_of(name: str) -> str:
-    """The module of a method, by its name in a perf map."""
+    """The module of a method, from its name in a perf map."""
     for pattern in (_PYTHON, _V8):
         if found := pattern.fullmatch(name):
             return found[1]

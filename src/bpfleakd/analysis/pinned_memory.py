@@ -1,7 +1,7 @@
-"""Which call sites' live blocks pin freed memory: they lie in the same pages.
+"""Finds the call sites whose live blocks pin freed memory, by lying in the same pages.
 
-The free bytes of a page that is not free as a whole are shared out evenly between the live blocks that begin
-or end in it. Pages whose blocks are all from before the attach have nobody to be charged.
+The free bytes of a page that is not entirely free are divided evenly between the live blocks that begin or
+end in it. Pages in which all blocks are from before the attach are charged to nobody.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from numpy.typing import NDArray
 __all__ = ["PinnedPages", "Pinning", "pinned_pages", "pinning_sites"]
 
 _PAGE_BYTES = 4096
-# 48 MB of places of blocks; what is beyond that is not charged.
+# 48 MB for the addresses of blocks; further blocks are not charged.
 _BLOCKS_MAX = 2_000_000
 
 
 class PinnedPages(NamedTuple):
-    """From the address `start` on: the free bytes of each page that live blocks hold."""
+    """From the address `start` on: the free bytes of each page that live blocks retain."""
 
     start: int
     free_bytes: NDArray[np.int64]
 
 
 class Pinning(NamedTuple):
-    """The free bytes that the blocks of a call site (of the heap) hold, and how many blocks that are."""
+    """The free bytes that the blocks of a call site (of the heap) retain, and the number of these blocks."""
 
     stack_id: int
     bytes: int
@@ -35,12 +35,12 @@ class Pinning(NamedTuple):
 
 
 def pinned_pages(start: int, present: NDArray[np.bool_], free: NDArray[np.uint64]) -> PinnedPages:
-    """Of the pages from `start` on, those `present`; the free chunks (n x 2) are in order of addresses."""
+    """The pages from `start` on that are `present`; the free chunks (n x 2) are in order of addresses."""
     free_bytes = np.zeros(len(present), np.int64)
     pages = np.flatnonzero(present)
     if not len(free) or not len(pages):
         return PinnedPages(start, free_bytes)
-    # Of a large heap little may be in memory: the edges of those pages.
+    # Little of a large heap may be in memory: these are the edges of the present pages.
     is_edge = np.zeros(len(present) + 1, bool)
     is_edge[pages] = is_edge[pages + 1] = True
     numbers = np.cumsum(is_edge, dtype=np.int32)
@@ -59,7 +59,7 @@ def pinned_pages(start: int, present: NDArray[np.bool_], free: NDArray[np.uint64
 def pinning_sites(
     pages: Sequence[PinnedPages], batches: Iterable[tuple[NDArray[np.uint64], NDArray[np.void]]]
 ) -> list[Pinning]:
-    """The call sites, those that hold most first. Batches are addresses and LIVE_BLOCK records."""
+    """The call sites, largest first. Batches are addresses and LIVE_BLOCK records."""
     ordered = sorted((each for each in pages if each.free_bytes.any()), key=lambda each: each.start)
     if not ordered:
         return []
@@ -79,7 +79,7 @@ def pinning_sites(
         begin = addresses.astype(np.int64)
         first = page_of(begin)
         last = page_of(begin + np.maximum(blocks["size"].astype(np.int64), 1) - 1)
-        # Of a block that begins in one page and ends in another, the end is charged, and not counted again.
+        # A block that begins in one page and ends in another is charged in both and counted once.
         is_counted = (first >= 0) & (held[first] > 0)
         for page, wanted, counted in (
             (first, first >= 0, is_counted),

@@ -1,14 +1,14 @@
 """Call sites of two builds of a program, matched by the names of their functions.
 
-A rebuilt file has another build-id and moved code, and so every call site with a frame in it has another
+A rebuilt file has another build-id and moved code, so every call site with a frame in it has another
 fingerprint. Rules:
   - A file counts as rebuilt only if both reports have its build-id, and these differ.
   - Frames in such files are identified by function, all others as in the fingerprint: by file and offset.
   - A frame in such a file without a name is identified by its offset, which is the same only if nothing
     moved.
   - Files are identified by name, without directories and versions: shop-1.2/libcart.so.1.2 is libcart.so.
-  - Inlined frames and the suffixes of clones (.isra.0, .cold) are the compiler's choice, which may change.
-So several call sites of one function, on different lines, become one.
+  - Inlined frames and the suffixes of clones (.isra.0, .cold) are the compiler's choice, which may change. So
+    several call sites of one function, on different lines, become one.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ __all__ = ["NameKey", "key_by_names", "modules_built_anew"]
 # The identity of a call site with a rebuilt file.
 NameKey = tuple[object, ...]
 
-# https://gcc.gnu.org/onlinedocs/gcc/Optimize-Options.html: names of functions that were copied or split; a
-# demangler puts them into brackets.
+# https://gcc.gnu.org/onlinedocs/gcc/Optimize-Options.html: names of copied or split functions; a demangler
+# puts the suffixes into brackets.
 _CLONE = re.compile(r"(?:\.(?:isra|constprop|part|lto_priv|llvm)\.\d+|\.cold| \[clone [^\]]*\])+$")
 
 

@@ -5,8 +5,8 @@ The sampling interval is a power of 2: one block in about 2^shift bytes is recor
 Rules:
   - There is a maximum of recorded blocks per second. A process that allocates at most that many is recorded
     exactly.
-  - An excess is cut at once, by as much as necessary. Recording becomes denser again slowly, one step after
-    some calm seconds, because of programs that allocate in bursts.
+  - An excess is cut at once, by as much as necessary. Recording becomes denser slowly, one step after some
+    calm seconds, because some programs allocate in bursts.
   - A live table that fills up also makes the sampling coarser: a full one would miss blocks, and no estimate
     can correct that.
 """
@@ -20,12 +20,12 @@ from msgspec.structs import replace
 
 __all__ = ["MAX_SHIFT", "MIN_SHIFT", "RecordingRates", "SamplingState", "adapted"]
 
-# Below 4 KiB too little is left out for it to be worth an estimate; above 4 MiB too little is recorded.
+# Below 4 KiB, sampling skips too little to be worth an estimate; above 4 MiB, it records too little.
 MIN_SHIFT = 12
 MAX_SHIFT = 22
 
 _TOO_MUCH = 1.5
-# One step down doubles what is recorded: that must still be well below the target.
+# One step down doubles the records: the result must still be well below the target.
 _TOO_LITTLE = 0.25
 _CALM_S = 5.0
 _FULL = 0.5
@@ -47,14 +47,14 @@ class RecordingRates(Struct, frozen=True):
 
 
 class SamplingState(Struct, frozen=True):
-    """The interval of a process, and for how long less was recorded than could have been."""
+    """The interval of a process, and how long fewer blocks were recorded than the target allows."""
 
     shift: int
     calm_s: float = 0.0
 
 
 def adapted(state: SamplingState, rates: RecordingRates, target_per_s: float) -> SamplingState:
-    """The state after these rates; `target_per_s` is the wanted number of recorded blocks a second."""
+    """The state after these rates; `target_per_s` is the wanted number of recorded blocks per second."""
     load = rates.records_per_s / target_per_s
     crowded = rates.filled > _FULL and rates.records_per_s > 0
     if load > _TOO_MUCH or crowded:
@@ -64,7 +64,7 @@ def adapted(state: SamplingState, rates: RecordingRates, target_per_s: float) ->
     calm_s = state.calm_s + rates.elapsed_s
     if calm_s < _CALM_S:
         return replace(state, calm_s=calm_s)
-    # All that is allocated is seen to be little enough: every block may be recorded.
+    # There are so few allocations that every block may be recorded.
     if rates.hits_per_s / 2 <= target_per_s:
         return SamplingState(0)
     return SamplingState(max(MIN_SHIFT, state.shift - 1))
@@ -72,7 +72,7 @@ def adapted(state: SamplingState, rates: RecordingRates, target_per_s: float) ->
 
 def _coarser(shift: int, rates: RecordingRates, target_per_s: float, load: float) -> int:
     if shift == 0:
-        # Of every interval one block is recorded, if they are small.
+        # One block per interval is recorded, if blocks are small.
         wanted = math.ceil(math.log2(max(1.0, rates.bytes_per_s / target_per_s)))
     else:
         wanted = shift + max(1, round(math.log2(max(1.0, load))))

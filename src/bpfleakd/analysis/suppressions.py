@@ -4,9 +4,9 @@
     leak:OldCache::*
     leak:^libthird_party.so
 
-A line is a pattern, which is searched in the function, the file's path (module) and the source file of every
-frame. It may match anywhere in them, unless it begins with ^ or ends with $; * matches any text. (clang's
-LeakSanitizer documentation; TemplateMatch in sanitizer_common)
+A line is a pattern that is searched for in the function, the file's path (module) and the source file of
+every frame. It may match anywhere in them, unless it begins with ^ or ends with $; * matches any text.
+(clang's LeakSanitizer documentation; TemplateMatch in sanitizer_common)
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TYPE = "leak:"
 
 
 class Glob(Struct, frozen=True):
-    """A pattern as its parts between the stars: searched in linear time, since a process chooses the text."""
+    """A pattern, split at its stars; the search takes linear time, since a process chooses the text."""
 
     parts: tuple[str, ...]
     begins: bool
@@ -32,15 +32,15 @@ class Glob(Struct, frozen=True):
 
     @classmethod
     def parse(cls, pattern: str) -> Glob:
-        """Read a pattern as it is written."""
+        """Parse a pattern."""
         begins, ends = pattern.startswith("^"), pattern.endswith("$")
         return cls(tuple(pattern[begins : len(pattern) - ends].split("*")), begins, ends)
 
     def search(self, text: str) -> bool:
-        """Whether it is found in a text."""
+        """Whether the pattern occurs in a text."""
         if not self.ends:
             return self._fits(text)
-        # A source line is "file:number": the end of the file's name is before the colon.
+        # A source line is "file:number": the file's name ends before the colon.
         file, colon, number = text.rpartition(":")
         return self._fits(text) or (bool(colon) and number.isdecimal() and self._fits(file))
 
@@ -58,7 +58,7 @@ class Glob(Struct, frozen=True):
             return start >= position and text.endswith(last) and (start == 0 or not is_tied)
         if self.begins and not parts:
             return text.startswith(last)
-        # The first place of each part leaves most room for the others, so that no other has to be tried.
+        # The first occurrence of each part leaves most room for the others, so no other needs to be tried.
         return text.find(last, position) >= 0
 
 
@@ -68,7 +68,7 @@ class Suppressions(Struct, frozen=True):
     patterns: tuple[tuple[str, Glob], ...] = ()
 
     def match(self, stack: Sequence[Frame]) -> str | None:
-        """The first pattern that matches a frame; None if there is no match."""
+        """The first pattern that matches a frame; None if none matches."""
         texts = [text for frame in stack for text in (frame.function, frame.module, frame.location) if text]
         for written, pattern in self.patterns:
             if any(pattern.search(text) for text in texts):
@@ -84,7 +84,7 @@ NO_SUPPRESSIONS = Suppressions()
 
 
 def parse_suppressions(text: str, source: str) -> Suppressions:
-    """Read the lines of a file; `source` is its name. Raises ConfigError with the line that is wrong."""
+    """Parse the lines of a file; `source` is its name. Raises ConfigError that names the invalid line."""
     patterns = []
     for number, line in enumerate(text.splitlines(), start=1):
         line = line.strip()

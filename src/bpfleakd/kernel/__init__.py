@@ -1,1 +1,1 @@
-"""The kernel side: loading programs, linking them to targets, reading their maps."""
+"""The kernel side: loads programs, links them to targets, reads their maps."""

@@ -1,7 +1,7 @@
 """The keys, values and numbers of bpf/abi.h, as numpy types.
 
-The C header is the source; tests/unit/kernel/test_abi.py compiles it and compares every size, offset
-and number with what stands here.
+The C header is authoritative: tests/unit/kernel/test_abi.py compiles it and compares every size, offset and
+number with this module.
 """
 
 from __future__ import annotations
@@ -324,7 +324,7 @@ LIVE_BLOCK = np.dtype(
         ("kind", "u4"),
     ]
 )
-# What a thread's entry in `threads` begins with.
+# The beginning of a thread's entry in `threads`.
 PENDING_CALL = np.dtype(
     [
         ("entry_sp", "u8"),
@@ -375,7 +375,7 @@ UNWIND_MAPPINGS = np.dtype(
     ]
 )
 
-# Which arguments of a function its role is about: how many come before each.
+# The arguments that a role needs: how many others come before each.
 _ROLE_ARGUMENTS = {
     FunctionRole.SIZE_FIRST: (0,),
     FunctionRole.SIZE_SECOND: (1,),
@@ -394,9 +394,9 @@ _ROLE_ARGUMENTS = {
 
 
 def role_arguments(role: FunctionRole, leading: int = 0) -> tuple[str, ...]:
-    """The registers that hold, at a function's entry, what its role is about.
+    """The registers that hold the arguments of a role at a function's entry.
 
-    `leading` is how many other arguments come first. System V ABI, AMD64 supplement, section 3.2.3.
+    `leading` is the number of other arguments before them. System V ABI, AMD64 supplement, section 3.2.3.
     """
     return tuple(ARGUMENT_REGISTERS[leading + position] for position in _ROLE_ARGUMENTS[role])
 
@@ -410,12 +410,11 @@ def cookie_of(
     calls_allocator: bool = False,
     operands: int = 0,
 ) -> int:
-    """What a cookie says about a probe point: the role, and where `role_arguments` are there.
+    """The cookie of a probe point: its role, and the registers of `role_arguments` there.
 
-    `operands` is the entry of `probe_operands` that says so of the roles SAMPLED_*, which have no
-    registers. `slot` is the process' place in the maps, or COOKIE_SLOT_SHARED. `calls_release`: the
-    function frees, and may do so by calling another that has a probe; `calls_allocator`: the same of one
-    that allocates.
+    `operands` is the entry of `probe_operands` for the roles SAMPLED_*, which have no registers. `slot` is
+    the process' place in the maps, or COOKIE_SLOT_SHARED. `calls_release`: the function frees, and may do so
+    by calling another probed one; `calls_allocator`: the same for one that allocates.
     """
     cookie = FUNCTION_ROLES.index(role) | slot << COOKIE_SLOT_SHIFT
     cookie |= operands << COOKIE_ROLE_BITS

@@ -1,4 +1,4 @@
-"""Changes of address spaces, as the programs report them (bpf/space.h)."""
+"""Changes of address spaces, as reported by the BPF programs (bpf/space.h)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ assert _LAYOUT.size == SPACE_EVENT.itemsize
 
 
 class Syscall(IntEnum):
-    """The calls that are reported, by their x86-64 numbers."""
+    """The reported calls, by their x86-64 numbers."""
 
     MMAP = 9
     MPROTECT = 10
@@ -31,9 +31,9 @@ class Syscall(IntEnum):
 class AddressSpaceEvent(Struct, frozen=True):
     """One call. munmap and mremap are reported `at_entry` too; `result` is negative for a failure.
 
-    `stack_id` 0: no stack was recorded, since the call was made `inside_allocator` or takes memory away.
-    `heap_peak_bytes` is the most that was live in the heap since the event before. `position` grows from
-    report to report, and is the same when one is read again.
+    `stack_id` 0: no stack was recorded, since the call was made `inside_allocator` or removes memory.
+    `heap_peak_bytes` is the peak of live heap bytes since the previous event. `position` grows from report to
+    report, and does not change when a report is read again.
     """
 
     time_ns: int
@@ -50,7 +50,7 @@ class AddressSpaceEvent(Struct, frozen=True):
 
 
 def read_space_events(ring: RingReader) -> Iterator[AddressSpaceEvent]:
-    """The events that are there, in the order of the programs."""
+    """Yield the current events, in the order of the programs."""
     for position, record in ring.records():
         time_ns, stack_id, *arguments, result, peak, pid, tid, syscall, phase, inside, _ = (
             _LAYOUT.unpack_from(record)

@@ -1,14 +1,14 @@
-"""Bytes of the daemon's that outlive it: a pinned map that only the daemon reads and writes.
+"""Daemon data that outlives the daemon, in a pinned map that only the daemon reads and writes.
 
-What the daemon knows of a traced process has to last exactly as long as the tables in the kernel do: longer
-than the daemon, no longer than the machine. So it lies where they lie, and costs no disk.
+The daemon's data on a traced process must last exactly as long as the kernel's tables: longer than the
+daemon, but not beyond a reboot. So it is stored in the same place, and takes no disk space.
 
-The value of the map is two places to write to, and a number that says which of them holds the last text:
+The value of the map consists of two places to write to, and the number of the one with the last text:
 
     u64 active; u64 unused; { u64 length; u64 checksum; u8 text[room]; } places[2];
 
-A text is written to the other place and then made the active one by a single store, so that a daemon that is
-killed at any instruction leaves the old text or the new one.
+`write` stores a text in the inactive place and then activates it by a single store. A daemon killed at any
+instruction therefore leaves the old text or the new one.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _LEAST_BYTES = 4 * mmap.PAGESIZE
 
 
 class Blob:
-    """The bytes kept at `path` in bpffs, which come into being with the first `write`."""
+    """The bytes stored at `path` in bpffs; the first `write` creates the map."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._memory: mmap.mmap | None = None
 
     def read(self) -> bytes | None:
-        """The text that was written last; None if there is none, or it is damaged."""
+        """The last text written; None if there is none, or if it is damaged."""
         if self._memory is None and not self._open():
             return None
         with self._view() as view:
@@ -51,7 +51,7 @@ class Blob:
         return text if text and zlib.crc32(text) == checksum else None
 
     def write(self, text: bytes) -> None:
-        """Replace the text. Raises OSError if the kernel has no room for it; then the old one stays."""
+        """Replace the text. Raises OSError if the kernel has no room for it; the old one then remains."""
         there = self._memory is not None or self._open()
         if there and len(text) <= self._room:
             self._fill(text)
@@ -64,7 +64,7 @@ class Blob:
         self._path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Unmap the memory; the text stays as long as the pin does."""
+        """Unmap the memory; the text remains as long as the pin."""
         if self._memory is not None:
             self._memory.close()
             self._memory = None
@@ -82,7 +82,7 @@ class Blob:
         return _HEAD_BYTES + number * (_PLACE_HEAD_BYTES + self._room)
 
     def _view(self) -> memoryview:
-        # Words are stored whole: a slice assignment of bytes may be cut in two.
+        # Words are stored whole: a slice assignment of bytes may be split.
         return memoryview(self._mapped).cast("Q")
 
     def _fill(self, text: bytes) -> None:
@@ -107,7 +107,7 @@ class Blob:
         return True
 
     def _make(self, text: bytes) -> None:
-        """Put a map with room for more in the place of the one that is there."""
+        """Replace the map by one with more room."""
         wanted = _HEAD_BYTES + 2 * (_PLACE_HEAD_BYTES + len(text) + len(text) // 2)
         size = max(_LEAST_BYTES, (wanted + mmap.PAGESIZE - 1) & -mmap.PAGESIZE)
         fd = bpf.map_create(bpf.MapType.ARRAY, 4, size, 1, bpf.MAP_FLAG_MMAPABLE, "bpfleakd_kept")

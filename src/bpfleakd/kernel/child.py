@@ -1,11 +1,11 @@
-"""Short-lived child processes, for work whose libraries would weigh on the daemon for ever.
+"""Short-lived child processes, for work whose libraries would stay in the daemon's memory.
 
-A child is a module with `main(request) -> reply`, both JSON values; it is run as `python -m`, reads the
-request from standard input and writes the reply to standard output. Whatever else is printed there, also by
-C libraries, goes to standard error. An error of ours crosses with its class, message and hint.
+A child is a module with `main(request) -> reply`, both JSON values. It is run as `python -m`, reads the
+request from standard input and writes the reply to standard output. Any other output, also of C libraries,
+goes to standard error. The child's BpfleakdError reaches the parent with its class, message and hint.
 
-A child that was started ahead can be told before what it will probably be requested to do; then it prepares
-that. Requests are lines of standard input: the expected one, if there is one, and the real one.
+A child that was started ahead can receive its probable request in advance, and prepares it. Requests are
+lines of standard input: the expected one, if any, and the real one.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _KILLED_S = 5.0
 _EXPECTED = "expected"
 _REQUESTED = "requested"
 
-# Those that `start_ahead` started and that were not asked yet, by their module.
+# The children that `start_ahead` started and that have no request yet, by module.
 _ahead: dict[str, Child] = {}
 
 
 class Child:
-    """A child that has been started. `descriptors` are open in it, under the same numbers."""
+    """A started child. `descriptors` are open in it under the same numbers."""
 
     def __init__(self, module: str, descriptors: Sequence[int] = ()) -> None:
         self._module = module
@@ -46,14 +46,14 @@ class Child:
         )
 
     def expect(self, request: Any) -> None:
-        """Tell it what it will probably be asked; one that has ended meanwhile fails when it is asked."""
+        """Send the probable request; if the child has ended meanwhile, `ask` fails."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            # Past the buffer, which would keep what a child that has ended did not take.
+            # Bypasses the buffer, which would keep the unsent rest for a child that has ended.
             os.write(self._process.stdin.fileno(), _line(_EXPECTED, request))
 
     def ask(self, request: Any, timeout_s: float) -> Any:
-        """Return the reply to the one request; the child has ended then.
+        """Send the request and return the reply; the child has ended then.
 
         Raises the child's own BpfleakdError, or KernelError if it ended in any other way.
         """
@@ -62,7 +62,7 @@ class Child:
             output, log = child.communicate(_line(_REQUESTED, request), timeout_s)
         except subprocess.TimeoutExpired as expired:
             child.kill()
-            # One that waits for a page of a file server ends with that only.
+            # A child that waits for a page of a file server ends only with that wait.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.communicate(timeout=_KILLED_S)
             raise errors.KernelError(f"{module} did not end within {timeout_s:g} s") from expired
@@ -76,43 +76,43 @@ class Child:
         return reply["result"]
 
     def kill(self) -> None:
-        """End it now, from any thread; `ask` raises KernelError then."""
+        """End the child, from any thread; `ask` then raises KernelError."""
         self._process.kill()
 
     def discard(self) -> None:
-        """End one that was not asked."""
+        """End a child that received no request."""
         self._process.kill()
         self._process.communicate()
 
 
 def start_ahead(module: str) -> None:
-    """Start the child that `run_child` will need soon: it imports its modules while we import ours."""
+    """Start the child that `run_child` will need soon: it imports its modules meanwhile."""
     _ahead[module] = Child(module)
 
 
 def expect_ahead(module: str, request: Any) -> None:
-    """Tell the child that was started ahead, if there is one, what `run_child` will request."""
+    """Send the probable request of `run_child` to the child that was started ahead, if any."""
     if module in _ahead:
         _ahead[module].expect(request)
 
 
 def end_ahead() -> None:
-    """End what was started ahead and was not needed."""
+    """End the children that were started ahead and not needed."""
     while _ahead:
         _ahead.popitem()[1].discard()
 
 
 def run_child(module: str, request: Any, timeout_s: float = 300.0, descriptors: Sequence[int] = ()) -> Any:
-    """Run `module` as a child, in which `descriptors` are open, and return its reply.
+    """Run `module` as a child with open `descriptors`, and return its reply.
 
-    Raises what `Child.ask` raises.
+    Raises the same errors as `Child.ask`.
     """
     child = (None if descriptors else _ahead.pop(module, None)) or Child(module, descriptors)
     return child.ask(request, timeout_s)
 
 
 def serve(main: Callable[[Any], Any], prepare: Callable[[Any], None] = lambda _expected: None) -> None:
-    """The other end: answer the one request on standard input, after `prepare` with an expected one."""
+    """The child's side: answer the one request on standard input, after `prepare` with an expected one."""
     reply_fd = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     message = json.loads(sys.stdin.buffer.readline())

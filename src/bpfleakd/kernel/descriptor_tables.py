@@ -1,7 +1,8 @@
-"""The tables of open file descriptors, of processes whose descriptors are recorded: bpf/descriptors.h.
+"""Tables of open file descriptors, for processes whose descriptors are recorded: bpf/descriptors.h.
 
-A process has a table while they are, which the programs take as the order to record. The programs do not see
-all ways to close a descriptor, so a table is to be compared with /proc/PID/fd (`forget`).
+A process has a table only during the recording; to the programs, the table is the order to record. The
+programs do not see all ways to close a descriptor, so the daemon compares each table with /proc/PID/fd
+(`forget`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class DescriptorTable:
         self._fd = fd
 
     def close(self) -> None:
-        """Close it; it stays what it is."""
+        """Close the descriptor; the table remains."""
         os.close(self._fd)
 
     def read(self) -> tuple[NDArray[np.uint64], NDArray[np.void]]:
@@ -40,7 +41,7 @@ class DescriptorTable:
         return np.concatenate([n for n, _ in batches]), np.concatenate([b for _, b in batches])
 
     def forget(self, number: int, born_ns: int) -> None:
-        """Remove a descriptor that is not open any more, unless its number was given out again."""
+        """Remove a descriptor that is no longer open, unless its number was reused."""
         key = np.array([number], np.uint64).tobytes()
         value = bpf.map_lookup(self._fd, key, abi.LIVE_BLOCK.itemsize)
         if value is not None and int(np.frombuffer(value, abi.LIVE_BLOCK)["born_ns"][0]) == born_ns:
@@ -60,7 +61,7 @@ class DescriptorTables:
         self._fds: dict[int, int] = {}
 
     def begin(self, pid: int, entries: int) -> None:
-        """Record the descriptors of a process from now on, at most so many at a time. Raises OSError."""
+        """Start recording the descriptors of a process, at most `entries` at a time. Raises OSError."""
         overflow = np.zeros(1, abi.SITE_KEY)
         overflow["tgid"], overflow["kind"] = pid, abi.DESCRIPTOR_KIND
         overflow["stack_id"] = _OVERFLOW_STACK_ID
@@ -77,25 +78,25 @@ class DescriptorTables:
         self._fds[pid] = fd
 
     def adopt(self, pid: int) -> None:
-        """Open the table that an earlier daemon made of a process, if there is one."""
+        """Open the table that an earlier daemon made for a process, if any."""
         found = bpf.map_lookup(self._outer_fd, bpf.u32(self._slot_of(pid)), 4)
         if found is not None:
             self._fds[pid] = bpf.map_get(int.from_bytes(found, "little"))
 
     def end(self, pid: int) -> None:
-        """Stop recording the descriptors of a process, and drop its table; nothing, if there is none."""
+        """Stop recording the descriptors of a process and drop its table, if any."""
         fd = self._fds.pop(pid, None)
         if fd is not None:
             bpf.map_delete(self._outer_fd, bpf.u32(self._slot_of(pid)))
             os.close(fd)
 
     def close(self) -> None:
-        """Close all; what is recorded stays."""
+        """Close all tables; the recording continues."""
         while self._fds:
             os.close(self._fds.popitem()[1])
 
     def pids(self) -> list[int]:
-        """The processes that have a table."""
+        """The processes that have tables."""
         return list(self._fds)
 
     def open(self, pid: int) -> DescriptorTable | None:

@@ -1,10 +1,9 @@
-"""Values kept in files between runs, the ones unused for longest making room.
+"""Values stored in files between runs; those unused for longest are removed first.
 
 Rules:
-- The cache can only save time. An error of a file or of the disk is logged, and has the same effect as an
-  empty cache.
-- Files that another user could have written are not read (private_directory.py): their content goes into the
-  kernel, or into the code of other processes.
+  - The cache only saves time. A file or disk error is logged, and has the same effect as an empty cache.
+  - Files that another user could have written are not read (private_directory.py): their content goes into
+    the kernel, or into the code of other processes.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ _Value = TypeVar("_Value")
 
 
 class FileCache:
-    """At most `files_max` files of `file_bytes_max` in `directory`, which is made if it is missing.
+    """At most `files_max` files of `file_bytes_max` in `directory`, which is created if missing.
 
-    They hold JSON, and are called after `what` it is.
+    They contain JSON, and are named after their content, `what`.
     """
 
     def __init__(self, directory: Path, what: str, *, files_max: int, file_bytes_max: int) -> None:
@@ -41,9 +40,9 @@ class FileCache:
         self._file_bytes_max = file_bytes_max
 
     def read(self, name: str, decode: Callable[[bytes], _Value]) -> _Value | None:
-        """What is kept as `name`; None if there is nothing, or nothing that can be trusted.
+        """The value stored as `name`; None if there is none, or none that can be trusted.
 
-        `decode` makes it of the file, and raises ValueError, KeyError, TypeError or AttributeError.
+        `decode` creates it from the file, and raises ValueError, KeyError, TypeError or AttributeError.
         """
         try:
             return decode(self._directory.read(self._file_of(name), self._file_bytes_max))
@@ -54,7 +53,7 @@ class FileCache:
             return None
 
     def write(self, name: str, content: bytes) -> None:
-        """Store a file, completely or not at all; a failure is logged, and does no harm."""
+        """Store a file, completely or not at all; a failure is logged and otherwise ignored."""
         try:
             self._directory.write(self._file_of(name), content)
             files = self._directory.longest_unused_first(_SUFFIX)

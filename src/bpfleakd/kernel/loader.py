@@ -1,12 +1,12 @@
-"""Compile, load, try and pin the programs: the only home of bcc.
+"""Compiles, loads, tries and pins the programs; the only module that uses bcc.
 
-bcc brings LLVM, some 100 MB that the daemon has no use for afterwards, so this module runs as a child
-(`python -m bpfleakd.kernel.loader`) that pins what it made under bpffs and ends. `load` is the daemon's
-side of it. The set of pins is named after the version of all that it was made of: a daemon that finds the set
-of the same version adopts it and starts no child.
+bcc loads LLVM, some 100 MB that the daemon does not need afterwards. So this module runs as a child (`python
+-m bpfleakd.kernel.loader`) that pins its programs and maps under bpffs and ends. `load` is the daemon's side.
+The set of pins is named after the version of all its inputs: a daemon that finds a set of the same version
+adopts it and starts no child.
 
-What was compiled is kept (kernel/compile_cache.py) where there is a directory for it: the next start needs no
-bcc, and takes a second less.
+Compiled programs are cached (kernel/compilation/cache.py) if a directory is configured: the next start needs
+no bcc, and takes a second less.
 
 The loader tries the attach methods from the best to the oldest, unless one was configured, and uses the first
 that records correctly (kernel/trial.py).
@@ -65,11 +65,11 @@ __all__ = [
     "version_of",
 ]
 
-# To be raised whenever what is kept beside the programs (kernel/blob.py) changes its form or its meaning.
+# Increment this whenever the data stored with the programs (kernel/blob.py) changes its format or meaning.
 _PINS_FORMAT = 1
 _LOADED = "loaded"
 _MAP_OF_MAPS = re.compile(r'^BPF_(?:HASH|ARRAY)_OF_MAPS\((\w+),.*"(\w+)"', re.MULTILINE)
-# Rings are as many pages large.
+# Sizes of rings are in pages.
 RING_FLAGS = [
     f"-DSPACE_EVENT_PAGES={SPACE_EVENT_BYTES // mmap.PAGESIZE}",
     f"-DCHANGED_SITE_PAGES={CHANGED_SITE_BYTES // mmap.PAGESIZE}",
@@ -77,7 +77,7 @@ RING_FLAGS = [
 
 
 class Loaded(Struct, frozen=True):
-    """What is pinned: how to attach, and why methods and walkers that are better were passed over."""
+    """The pinned set: how to attach, and why better methods and walkers were passed over."""
 
     method: AttachMethod
     walker: WalkerKind
@@ -99,18 +99,18 @@ def version_of(options: LoadOptions) -> str:
 
 
 def expect_load(directory: Path, options: LoadOptions) -> None:
-    """Have a loader that was started ahead do all but the pinning, unless `directory` has such a set."""
+    """Let a loader that was started ahead do everything but the pinning, unless `directory` has the set."""
     pins = PinnedSet.of(directory, version_of(options))
-    # What cannot be looked at is reported by those that need it.
+    # Later users report a directory that cannot be read.
     with contextlib.suppress(OSError):
         if not pins.exists:
             expect_ahead(__spec__.name, _request(_making(pins), options))
 
 
 def load(pins: PinnedSet, options: LoadOptions) -> Loaded:
-    """Compile, load and pin as the set `pins`, in place of what is pinned there.
+    """Compile, load and pin as the set `pins`, replacing its current content.
 
-    Raises KernelUnsupported if none of them works, AccessDenied, or KernelError for the rest.
+    Raises KernelUnsupported if no method works, AccessDenied, or KernelError for other failures.
     """
     check_release(os.uname().release)
     directory = _making(pins)
@@ -122,7 +122,7 @@ def load(pins: PinnedSet, options: LoadOptions) -> Loaded:
 
 
 def reload(pins: PinnedSet) -> Loaded:
-    """What was loaded as a set that is pinned. Raises KernelError if that cannot be read."""
+    """The data on a set that is already pinned. Raises KernelError if it cannot be read."""
     record = pins.record(_LOADED)
     try:
         return _loaded(json.loads(record.read() or b"nothing"))
@@ -142,9 +142,9 @@ def _loaded(reply: dict[str, Any]) -> Loaded:
 
 
 def available_methods() -> tuple[tuple[AttachMethod, ...], dict[str, str]]:
-    """The methods that work on this machine, best first, and what was passed over, with the reason.
+    """The methods that work on this machine, best first, and why others were passed over.
 
-    Nothing is pinned. Raises KernelUnsupported for a kernel that is too old.
+    Pins nothing. Raises KernelUnsupported for a kernel that is too old.
     """
     check_release(os.uname().release)
     reply = run_child(__spec__.name, _request(None, LoadOptions(Capacities(8, 64, 64, 64))))
@@ -169,7 +169,7 @@ def _request(directory: Path | None, options: LoadOptions) -> dict[str, Any]:
 
 
 def main(request: dict[str, Any]) -> dict[str, Any]:
-    """Load what the request names; with no directory only tell which methods work."""
+    """Load the programs of the request; without a directory, only find out which methods work."""
     tried = _expected.pop() if _expected and _expected[0].request == request else _tried(request)
     if request["directory"] is None:
         return {"methods": tried.working, "passed_over": tried.passed_over}
@@ -190,13 +190,13 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _prepare(request: dict[str, Any]) -> None:
-    """Do all of an expected request but the pinning; what fails is reported when it is requested."""
+    """Do everything for an expected request but the pinning; the real request reports failures."""
     with contextlib.suppress(errors.BpfleakdError):
         _expected.append(_tried(request))
 
 
 class _Tried(Struct):
-    """What came of the methods of a request; `module` is loaded for the first that works, to be pinned."""
+    """The result of trying a request's methods; `module` is loaded for the first that works."""
 
     request: dict[str, Any]
     walker: WalkerKind
@@ -205,7 +205,7 @@ class _Tried(Struct):
     module: _Module | None = None
 
 
-# What was done before it was requested.
+# The results of expected requests.
 _expected: list[_Tried] = []
 
 
@@ -217,7 +217,7 @@ def _tried(request: dict[str, Any]) -> _Tried:
     cache_directory = request["cache_directory"]
     cache = CompileCache(Path(cache_directory) if cache_directory else None)
     for method in map(AttachMethod, request["methods"]):
-        # A map of programs only takes those of one attach type, so that each method has its own module.
+        # A map of programs takes only programs of one attach type, so each method has a separate module.
         module = _Module(Capacities(**request["capacities"]), walker, method, cache)
         if is_to_pin:
             module.begin_loading()
@@ -233,7 +233,7 @@ def _tried(request: dict[str, Any]) -> _Tried:
 
 
 class _Module:
-    """The programs for one method: the maps exist, programs are loaded when they are needed."""
+    """The programs for one method: the maps exist, and programs are loaded when they are needed."""
 
     def __init__(
         self, capacities: Capacities, walker: WalkerKind, method: AttachMethod, cache: CompileCache
@@ -255,12 +255,12 @@ class _Module:
         except OSError as error:
             raise _refusal(error, "make BPF maps") from error
         self._loads: dict[Program, Future[int]] = {}
-        # The kernel verifies on as many cores as there are loading threads; the three largest take most of
-        # the time.
+        # The kernel verifies on as many cores as there are loading threads; the three largest programs take
+        # most of the time.
         self._loading = ThreadPoolExecutor(max_workers=2, thread_name_prefix="load")
 
     def begin_loading(self) -> None:
-        """Have all programs verified while the method is tried, which mostly waits."""
+        """Start verifying all programs while the method is tried, which mostly waits."""
         for program in self._programs():
             self._loading_of(program)
 
@@ -272,7 +272,7 @@ class _Module:
         return lasting_programs(self._method, self._walker)
 
     def failure(self) -> str | None:
-        """Why the method does not work here; None if it does. Raises AccessDenied."""
+        """Why the method does not work here; None if it works. Raises AccessDenied."""
         maps = Maps({name: os.dup(self._map_fd(name)) for name in PINNED_MAPS})
         try:
             fds = {program.function: self._program_fd(program) for program in programs_of(self._method)}
@@ -288,7 +288,7 @@ class _Module:
         return None
 
     def pin(self, directory: Path) -> None:
-        """Pin maps and programs, in place of what was pinned there."""
+        """Pin maps and programs, replacing the pins of that directory."""
         try:
             programs = {each.function: self._program_fd(each) for each in self._lasting()}
         except OSError as error:
@@ -316,7 +316,10 @@ class _Module:
         return self._maps[name]
 
     def _program_fd(self, program: Program) -> int:
-        """Load a program, once. OSError with the verifier's last words if the kernel refuses it."""
+        """Load a program, once.
+
+        Raises OSError with the end of the verifier's log if the kernel refuses it.
+        """
         return self._loading_of(program).result()
 
     def _loading_of(self, program: Program) -> Future[int]:
@@ -350,7 +353,7 @@ def _refusal(error: OSError, deed: str) -> errors.KernelError | errors.AccessDen
 def _compiled(
     flags: list[str], programs: tuple[Program, ...], cache: CompileCache
 ) -> tuple[CompiledPrograms, bool]:
-    """The programs from the cache, or compiled and put there; and which of the two."""
+    """The programs, from the cache or compiled and then cached; and whether they came from the cache."""
     source = flattened(bpf_directory())
     key = hashlib.blake2b("\0".join([*flags, source]).encode(), digest_size=16).hexdigest()
     known = cache.read(key)
@@ -374,7 +377,7 @@ def _compile(source: str, flags: list[str], programs: tuple[Program, ...]) -> Co
     try:
         module = bcc.BPF(text=source, cflags=flags)
     except Exception as error:
-        # bcc raises bare Exceptions; what it printed before is in the child's last words.
+        # bcc raises bare Exceptions; its output is in the child's last lines.
         if os.geteuid() != 0:
             raise errors.AccessDenied("loading BPF programs needs root", "run the daemon as root") from error
         raise errors.KernelError(f"the BPF programs do not compile: {error}") from error
@@ -387,7 +390,7 @@ def _compile(source: str, flags: list[str], programs: tuple[Program, ...]) -> Co
 
 
 def _pid_namespace_flags() -> list[str]:
-    """In a container the programs must ask for pids as this namespace numbers them."""
+    """In a container the programs must use the pids of its namespace."""
     if pid_namespace.is_initial():
         return []
     namespace = pid_namespace.own()

@@ -1,11 +1,11 @@
 """The maps, opened by the daemon: bpf/README.md lists their other readers and writers.
 
 Rules:
-  - A process has an entry in every per-process map or in none. What it had in the maps of all processes is
-    removed a little at a time (shared_entries.py); its pid is not used again before. Its slot is emptied in a
-    thread (slot_cleaner.py), and not taken again before.
-  - Nothing is recorded before its state is RECORDING, and the overflow site exists by then.
-  - The programs run while tables are read: an entry is whole, a table is not a snapshot.
+  - A process has an entry in every per-process map or in none. Its entries in the shared maps are removed a
+    little at a time (shared_entries.py), and only then may its pid be added again. A thread empties its slot
+    (slot_cleaner.py), and only then may the slot be reused.
+  - Recording starts when its state becomes RECORDING; the overflow site exists before that.
+  - The programs run while tables are read: an entry is consistent, a table is not a snapshot.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Maps:
     def open_pinned(cls, directory: Path) -> Maps:
         """Open the maps pinned under `directory`.
 
-        Raises KernelError if one is missing or laid out otherwise: it is another version's.
+        Raises KernelError if one is missing or has another layout: it belongs to another version.
         """
         descriptors: dict[str, int] = {}
         for name, (key_type, value_type) in PINNED_MAPS.items():
@@ -96,7 +96,7 @@ class Maps:
             raise errors.KernelError(f"cannot open the programs in {directory}: {error.strerror}") from error
 
     def close(self) -> None:
-        """Close all descriptors; the maps live on while they are pinned or in use."""
+        """Close all descriptors; the maps exist as long as they are pinned or in use."""
         self._cleaner.close()
         self.unwind.close()
         self.descriptors.close()
@@ -113,9 +113,9 @@ class Maps:
     # One process
 
     def add_process(self, pid: int, live_blocks: int) -> None:
-        """Make the tables of a process, stopped.
+        """Create the tables of a process; the recording is stopped.
 
-        Raises CapacityError if there is no memory for its own, TablesFull if those that all share are full.
+        Raises CapacityError if there is no memory for them, TablesFull if the shared tables are full.
         """
         try:
             live_fd = bpf.map_create(
@@ -150,10 +150,10 @@ class Maps:
             ) from error
 
     def _wait_for_programs(self, pid: int) -> None:
-        """Return when all programs that run now have ended.
+        """Wait until all programs that run now have ended.
 
         After each change of a map of maps, the kernel waits for an RCU grace period, since Linux 4.20
-        (1ae80cf31938). So the process is given the table that it has.
+        (1ae80cf31938). So this replaces the process' table by itself.
         """
         bpf.map_update(self._fds["live"], bpf.u32(self._slots.slot_of(pid)), bpf.u32(self._live_fds[pid]))
 
@@ -166,7 +166,7 @@ class Maps:
                     raise
 
     def adopt_process(self, pid: int) -> bool:
-        """Open the tables of a process that an earlier daemon added; False if they do not exist."""
+        """Open the tables of a process that an earlier daemon added; returns False if they do not exist."""
         try:
             found = bpf.map_lookup(self._fds["live"], bpf.u32(self._slots.slot_of(pid)), 4)
         except KeyError:
@@ -174,7 +174,7 @@ class Maps:
         if found is None:
             return False
         self._live_fds[pid] = bpf.map_get(int.from_bytes(found, "little"))
-        # It may have been killed while it removed sites.
+        # The earlier daemon may have been killed while it removed sites.
         self._slots.set_word(pid, "removed_before", 0)
         self.descriptors.adopt(pid)
         return True
@@ -184,24 +184,30 @@ class Maps:
         return self._slots.pids()
 
     def set_state(self, pid: int, state: abi.RecordingState) -> None:
-        """Start or stop the recording of a process that was added."""
+        """Start or stop the recording of an added process."""
         self._slots.set_word(pid, "state", state)
 
     def set_sampling(self, pid: int, shift: int) -> None:
-        """Record the blocks of a process from now on one in 2^shift bytes; 0: all."""
+        """Record one block in 2^shift bytes of a process from now on; 0: all blocks."""
         ever = int(self._slots.row(pid)["sampling"]) & abi.SAMPLING_EVER
         sampling = abi.SAMPLING_EVER | abi.SAMPLING_NOW if shift else ever
-        # Before the first block is left out, and after the last.
+        # Zero comes last, a nonzero shift first: both are valid for every block that is skipped.
         order = (("sampling", sampling), ("sample_shift", shift))
         for field, value in order if shift else reversed(order):
             self._slots.set_word(pid, field, value)
 
     def set_sampled_inside(self, pid: int) -> None:
-        """Its blocks are sampled before they get here: frees of unknown ones tell nothing."""
+        """Declare that a sampler inside the process chooses its blocks.
+
+        Frees of unknown blocks then prove nothing.
+        """
         self._slots.set_word(pid, "sampling", abi.SAMPLING_EVER | abi.SAMPLING_NOW)
 
     def operands_number(self, pid: int, packed: bytes) -> int:
-        """The entry that says where the arguments of a probe in a process are. As OperandTable.number."""
+        """The entry with the places of a probe's arguments in a process.
+
+        Raises the errors of OperandTable.number.
+        """
         fd = self._fds["probe_operands"]
         if self._operands is None:
             numbers = range(bpf.map_info(fd).entries)
@@ -210,22 +216,22 @@ class Maps:
         return self._operands.number(pid, packed)
 
     def set_python(self, pid: int, walk: PythonWalk) -> None:
-        """Record the Python frames of a process from now on. Raises ValueError if the walker cannot."""
+        """Start recording the Python frames of a process. Raises ValueError if the walker cannot."""
         self._slots.set_python(pid, python_row(walk))
 
     def slot_of(self, pid: int) -> int:
-        """The place of a process in the maps. KeyError if it was not added."""
+        """The place of a process in the maps. Raises KeyError if it was not added."""
         return self._slots.slot_of(pid)
 
     def process(self, pid: int, idle_unmatched_frees: int = 0) -> ProcessCounters:
-        """Read the counters of a process; those of one that is unknown are zero.
+        """The counters of a process; zero for an unknown one.
 
-        `idle_unmatched_frees` would need all processes at once: the method of this name reads them.
+        `idle_unmatched_frees` requires a walk over all processes: the method of this name does it.
         """
         return self._slots.counters(pid, idle_unmatched_frees)
 
     def remove_process(self, pid: int) -> None:
-        """Clear all that belongs to a process. Its links must be closed already."""
+        """Clear everything that belongs to a process. Its links must already be closed."""
         self.descriptors.end(pid)
         slot = self._slots.give_back(pid)
         if slot is not None:
@@ -238,15 +244,15 @@ class Maps:
         self.shared.remove_later(pid)
 
     def remove_unknown(self) -> None:
-        """Remove what an earlier daemon has left of processes that have no entry any more."""
+        """Remove an earlier daemon's leftovers of processes that have no entry."""
         self.shared.remove_others(self._slots.pids())
-        # It may have been killed before its slots were empty.
+        # The earlier daemon may have been killed before it emptied its slots.
         for slot in self._slots.free():
             if bpf.map_lookup(self._fds["live"], bpf.u32(slot), 4) is not None:
                 self._cleaner.clean(slot)
 
     def skipped_runs(self) -> SkippedRuns:
-        """What the kernel has left out of the programs that are run once for an event."""
+        """How many runs of the programs for single events the kernel has skipped."""
         return self._skipped.read() if self._skipped else SkippedRuns()
 
     def live_blocks(self, pid: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -254,20 +260,20 @@ class Maps:
         return bpf.map_batches(self._live_fds[pid], np.dtype("u8"), abi.LIVE_BLOCK, 16_384)
 
     def live_capacity(self, pid: int) -> int:
-        """How many live blocks of a process there is room for."""
+        """How many live blocks of a process can be recorded."""
         return bpf.map_info(self._live_fds[pid]).entries
 
     def live_descriptor(self, pid: int) -> int:
-        """The map of a process' live blocks (address -> LIVE_BLOCK); it stays this object's."""
+        """The map of a process' live blocks (address -> LIVE_BLOCK); this object keeps ownership."""
         return self._live_fds[pid]
 
     @property
     def threads_descriptor(self) -> int:
-        """The map of what threads are doing (tgid, tid -> PENDING_CALL and more); it stays this object's."""
+        """The map of the threads' current calls (tgid, tid -> PENDING_CALL and more); this object owns it."""
         return self._fds["threads"]
 
     def stack(self, pid: int, stack_id: int) -> RawStack:
-        """The frames of a stack; none, with the end LOST, if they found no room."""
+        """The frames of a stack; none, with the end LOST, if the table had no room for it."""
         key = np.zeros(1, abi.STACK_KEY)
         key["tgid"], key["stack_id"] = pid, stack_id
         value = bpf.map_lookup(self._fds["stacks"], key.tobytes(), abi.STACK.itemsize)
@@ -291,7 +297,10 @@ class Maps:
     # All processes
 
     def space_events(self) -> Iterator[AddressSpaceEvent]:
-        """Changes of address spaces since the last call, in order. They take room until they are released."""
+        """Yield changes of address spaces since the last call, in order.
+
+        They occupy the ring until released.
+        """
         return read_space_events(self._space_events)
 
     @property
@@ -301,24 +310,24 @@ class Maps:
 
     @property
     def space_unreleased_share(self) -> float:
-        """How much of the ring (0 to 1) is taken by events that were read."""
+        """The share of the ring (0 to 1) that read events occupy."""
         return self._space_events.unreleased_bytes / self._space_events.size_bytes
 
     def release_space_events(self) -> None:
-        """Forget the events that were read: another daemon would not see them again."""
+        """Free the events that were read: another daemon will not see them."""
         self._space_events.release()
 
     def beat(self, now_ns: int, timeout_ns: int) -> None:
-        """Tell the programs that a daemon reads; they record for `timeout_ns` without one (0: for ever)."""
+        """Tell the programs that a daemon runs; without one they record for `timeout_ns` (0: for ever)."""
         value = np.zeros(1, abi.HEARTBEAT)
         value["beat_ns"], value["timeout_ns"] = now_ns, timeout_ns
         bpf.map_update(self._fds["heartbeat"], bytes(4), value.tobytes())
 
     def last_beat_ns(self) -> int:
-        """When a daemon last said that it reads; 0 if none ever did."""
+        """When a daemon last called `beat`; 0 if none did."""
         value = bpf.map_lookup(self._fds["heartbeat"], bytes(4), abi.HEARTBEAT.itemsize)
         return int(np.frombuffer(value or bytes(abi.HEARTBEAT.itemsize), abi.HEARTBEAT)["beat_ns"][0])
 
     def changed_sites(self) -> tuple[np.ndarray, np.ndarray]:
-        """The sites that changed since the last call, and maybe others: arrays of SITE_KEY and of SITE."""
+        """The sites that changed since the last call, and perhaps others: arrays of SITE_KEY and of SITE."""
         return self._sites.read()

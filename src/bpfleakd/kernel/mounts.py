@@ -24,12 +24,12 @@ def is_bpffs(path: Path) -> bool:
 
 
 def ensure_bpffs(directory: Path) -> None:
-    """Mount bpffs at /sys/fs/bpf if `directory` lies below that and nothing is mounted there.
+    """Mount bpffs at /sys/fs/bpf if `directory` is below it and nothing is mounted there.
 
-    Raises KernelError if `directory` then still lies in another file system.
+    Raises KernelError if `directory` is then still in another file system.
     """
     if not is_bpffs(directory) and directory.is_relative_to(BPFFS_MOUNT_POINT):
-        # A failure shows in the check below, which says how to do it manually.
+        # The check below reports a failure, with the command to mount it manually.
         subprocess.run(
             ["mount", "-t", "bpf", "bpf", str(BPFFS_MOUNT_POINT)], capture_output=True, check=False
         )
@@ -47,7 +47,7 @@ def ensure_tracefs() -> None:
 
 
 def _file_system_type(path: Path) -> int:
-    # os.statvfs leaves f_type out. struct statfs begins with it, and is 120 bytes long on x86-64.
+    # os.statvfs omits f_type. struct statfs begins with it, and is 120 bytes long on x86-64.
     buffer = (ctypes.c_long * 32)()
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.statfs(os.fsencode(path), buffer) != 0:

@@ -1,11 +1,11 @@
 """The processes that the kernel kills when memory runs out: the tracepoint oom:mark_victim, by perf events.
 
-This needs no BPF program: each processor has a perf event of the tracepoint and a ring of one page, to which
-the kernel writes its records (perf_event_open(2)); the daemon reads them when it needs them. Closing the
-descriptors removes the rings: nothing remains. The kernel writes a record before the victim can end.
+No BPF program is needed: each processor has a perf event of the tracepoint and a ring of one page, to which
+the kernel writes records (perf_event_open(2)); the daemon reads them on demand. Closing the descriptors
+removes the rings. The kernel writes a record before the victim can end.
 
-The fields are where tracefs says (events/oom/mark_victim/format): `pid` alone in older kernels, in newer ones
-the name and the figures of the victim too.
+tracefs describes the fields (events/oom/mark_victim/format): only `pid` in older kernels, the name and the
+figures of the victim too in newer ones.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _HEAD_AT, _TAIL_AT = 1024, 1032
 _HEADER = struct.Struct("=IHH")
 _RECORD_LOST, _RECORD_SAMPLE = 2, 9
 _LOST = struct.Struct("=QQ")
-# With PERF_SAMPLE_TIME and PERF_SAMPLE_RAW: the time, the size of what the tracepoint wrote, and that.
+# With PERF_SAMPLE_TIME and PERF_SAMPLE_RAW: the time, the record's size, and the record.
 _SAMPLE = struct.Struct("=QI")
 
 _KILOBYTES = {
@@ -50,7 +50,7 @@ _WAY_OUT = "run the daemon as root in the host's PID namespace, with tracefs mou
 
 
 class _Field(Struct, frozen=True):
-    """Where a field of a tracepoint's record is; a `located` one says where its text is."""
+    """The place of a field in a tracepoint's record; a `located` field gives the place of its text."""
 
     offset: int
     size: int
@@ -60,7 +60,7 @@ class _Field(Struct, frozen=True):
 class OomEvents:
     """The rings of all processors. Raises KernelUnsupported or AccessDenied if they are unavailable.
 
-    `lost_count` records found no room.
+    `lost_count` is the number of records for which the rings had no room.
     """
 
     def __init__(self) -> None:
@@ -90,12 +90,12 @@ class OomEvents:
             ) from error
 
     def read(self) -> list[OomVictim]:
-        """The victims since the last time, the first killed first; waits for nothing."""
+        """The victims since the last call, in the order of their kills; does not wait."""
         victims = [victim for _fd, ring in self._rings for victim in self._read(ring)]
         return sorted(victims, key=lambda victim: victim.at_ns)
 
     def close(self) -> None:
-        """Close all."""
+        """Close all rings."""
         for fd, ring in self._rings:
             ring.close()
             os.close(fd)
@@ -121,7 +121,7 @@ class OomEvents:
 
 
 def parse_format(text: str) -> dict[str, _Field]:
-    """Where the fields are, from a tracepoint's `format`. ValueError if it has no field pid."""
+    """Parse a tracepoint's `format`: the places of its fields. Raises ValueError without a field pid."""
     found = re.findall(r"^\tfield:(.*?)(\w+)(?:\[\d*\])?;\toffset:(\d+);\tsize:(\d+);", text, re.MULTILINE)
     fields = {
         name: _Field(int(offset), int(size), "__data_loc" in kind) for kind, name, offset, size in found
@@ -132,7 +132,7 @@ def parse_format(text: str) -> dict[str, _Field]:
 
 
 def parse_victim(fields: Mapping[str, _Field], record: bytes, at_ns: int) -> OomVictim | None:
-    """The victim that a record is of; None if it is too short."""
+    """The victim of a record; None if the record is too short."""
     pid = _number(fields, record, "pid")
     if pid is None or pid < 1:
         return None
@@ -149,7 +149,7 @@ def _number(fields: Mapping[str, _Field], record: bytes, name: str) -> int | Non
 
 
 def _text(fields: Mapping[str, _Field], record: bytes, name: str) -> str:
-    """A text that lies behind the fields: the field has its length and its place."""
+    """A text behind the fields: the field has its length and its place."""
     field = fields.get(name)
     if field is None or not field.located or field.offset + 4 > len(record):
         return ""
@@ -159,7 +159,7 @@ def _text(fields: Mapping[str, _Field], record: bytes, name: str) -> str:
 
 
 def _piece(ring: mmap.mmap, position: int, size: int) -> bytes:
-    """Some bytes of the ring, which may continue at its beginning."""
+    """Bytes of the ring, which may wrap around."""
     start = position % _PAGE_BYTES
     first = min(size, _PAGE_BYTES - start)
     end = _PAGE_BYTES + start + first

@@ -1,4 +1,4 @@
-"""The maps that the daemon opens, by name, with what is in them."""
+"""The maps that the daemon opens, by name, with their key and value types."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bpfleakd.unwind.rules import PACKED_RULE_BYTES
 
 __all__ = ["CHANGED_SITE_BYTES", "OPAQUE", "PINNED_MAPS", "SPACE_EVENTS_MAX", "SPACE_EVENT_BYTES"]
 
-# Written and read by the programs alone.
+# Only the programs read and write it.
 OPAQUE = np.dtype("V1")
 # A ring buffer has neither keys nor values.
 _NOTHING = np.dtype("V0")
@@ -36,7 +36,7 @@ PINNED_MAPS: dict[str, tuple[np.dtype, np.dtype]] = {
     "heartbeat": (np.dtype("u4"), abi.HEARTBEAT),
 }
 
-# Some 16,000 events between two readings.
+# About 16,000 events between two readings.
 SPACE_EVENT_BYTES = 2 << 20
 # With the header of a record in a ring.
 SPACE_EVENTS_MAX = SPACE_EVENT_BYTES // (8 + abi.SPACE_EVENT.itemsize)

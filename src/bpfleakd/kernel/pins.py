@@ -1,4 +1,4 @@
-"""Where bpfleakd pins its objects, and who may access them.
+"""Where bpfleakd pins its objects, and which daemon may use them.
 
     BPFFS_DIR/                        locked (flock) by the daemon that uses it
       set-HASH/                       programs and maps of one version, complete
@@ -37,7 +37,7 @@ _SET = "set-"
 
 
 def remove_pins(directory: Path) -> int:
-    """Remove all pins at and below `directory`, and it; returns how many there were. OSError if one stays."""
+    """Remove a directory with all pins in it; returns how many there were. Raises OSError if one remains."""
     removed = 0
     if not directory.is_dir():
         return removed
@@ -59,17 +59,17 @@ def pinned_sets(directory: Path) -> list[PinnedSet]:
 
 
 class DirectoryLock:
-    """The right to use a bpffs_dir, which one daemon has at a time, and loses with its end."""
+    """The right to use a bpffs_dir: one daemon at a time has it, and loses it when it ends."""
 
     def __init__(self, directory: Path) -> None:
-        """Make the directory and lock it. Raises AlreadyRunning, or OSError."""
+        """Create the directory and lock it. Raises AlreadyRunning, or OSError."""
         self.directory = directory
         while True:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # The one that had the lock may have removed the directory with its last breath.
+                # The previous owner of the lock may have removed the directory as it ended.
                 if os.path.samestat(os.fstat(self._fd), os.stat(directory)):
                     return
             except BlockingIOError as error:
@@ -83,7 +83,7 @@ class DirectoryLock:
             os.close(self._fd)
 
     def release(self, *, remove: bool) -> None:
-        """Give the lock back, and `remove` the directory if nothing is in it."""
+        """Release the lock, and `remove` the directory if it is empty."""
         if remove:
             with contextlib.suppress(OSError):
                 self.directory.rmdir()
@@ -98,25 +98,25 @@ class PinnedSet:
 
     @classmethod
     def of(cls, directory: Path, version: str) -> PinnedSet:
-        """The set of a version below a bpffs_dir, which need not be there."""
+        """The set of a version below a bpffs_dir; it need not exist."""
         return cls(directory / f"{_SET}{version}")
 
     @property
     def exists(self) -> bool:
-        """Whether it is there, which means that it is complete."""
+        """Whether the set exists, which means that it is complete."""
         return self.directory.is_dir()
 
     @property
     def is_mounted(self) -> bool:
-        """Whether it is still there, in a bpf file system."""
+        """Whether the set still exists, in a bpf file system."""
         return self.exists and is_bpffs(self.directory)
 
     def record(self, name: str) -> Blob:
-        """Bytes that are kept with the set."""
+        """Bytes that are stored with the set."""
         return Blob(self.directory / name)
 
     def link(self, name: str) -> int | None:
-        """Open a link of all processes; None if it is not there."""
+        """Open a link of all processes; None if it does not exist."""
         try:
             return bpf.object_get(self.directory / "links" / name)
         except FileNotFoundError:
@@ -128,11 +128,11 @@ class PinnedSet:
         bpf.object_pin(fd, self.directory / "links" / name)
 
     def unpin_link(self, name: str) -> None:
-        """Remove the pin of a link, if it is there."""
+        """Remove the pin of a link, if it exists."""
         (self.directory / "links" / name).unlink(missing_ok=True)
 
     def processes(self) -> list[ProcessPins]:
-        """The processes that something is pinned of."""
+        """The processes with pinned objects."""
         found = []
         with contextlib.suppress(FileNotFoundError):
             for path in sorted((self.directory / "traced").iterdir()):
@@ -141,33 +141,33 @@ class PinnedSet:
         return found
 
     def process(self, id_: ProcessId) -> ProcessPins:
-        """What is pinned of a process, which may be nothing."""
+        """The pinned objects of a process, possibly none."""
         return ProcessPins(self.directory / "traced" / f"{id_.pid}-{id_.start_ticks}", id_)
 
     def remove(self) -> int:
-        """Remove it with all that it holds; returns how many pins that were."""
+        """Remove the set with everything in it; returns how many pins that were."""
         return remove_pins(self.directory)
 
 
 class ProcessPins:
-    """What is pinned of one process."""
+    """The pinned objects of one process."""
 
     def __init__(self, directory: Path, id_: ProcessId) -> None:
         self.directory = directory
         self.id = id_
 
     def make(self) -> None:
-        """Begin, with nothing in it."""
+        """Create the empty directory."""
         self.directory.parent.mkdir(exist_ok=True)
         remove_pins(self.directory)
         self.directory.mkdir()
 
     def record(self, name: str) -> Blob:
-        """Bytes that are kept with the process."""
+        """Bytes that are stored with the process."""
         return Blob(self.directory / name)
 
     def stage_links(self, number: int, links: Sequence[int]) -> None:
-        """Pin the links to a file; until `commit_links` they count as half made."""
+        """Pin the links to a file; they count as incomplete until `commit_links`."""
         staged = self.directory / f"{MAKING}-{number}"
         remove_pins(staged)
         staged.mkdir()
@@ -175,16 +175,16 @@ class ProcessPins:
             bpf.object_pin(fd, staged / f"link-{index}")
 
     def commit_links(self, number: int) -> None:
-        """From now on the links to this file are found again."""
+        """Mark the links to this file as complete."""
         os.rename(self.directory / f"{MAKING}-{number}", self.directory / f"file-{number}")
 
     def unfinished_links(self) -> set[int]:
-        """The numbers of the files whose links are half made; `open_links` removes them."""
+        """The numbers of the files whose links are incomplete; `open_links` removes them."""
         names = [path.name for path in self.directory.iterdir()]
         return {int(name.partition("-")[2]) for name in names if name.startswith(f"{MAKING}-")}
 
     def open_links(self) -> dict[int, list[int]]:
-        """Open all links, by the number of their file; what is half made is removed."""
+        """Open all links, by the number of their file; removes incomplete ones."""
         opened: dict[int, list[int]] = {}
         for path in sorted(self.directory.iterdir()):
             if path.name.startswith(MAKING):
@@ -201,7 +201,7 @@ class ProcessPins:
                     remove_pins(path)
 
     def remove(self) -> None:
-        """Remove all that is pinned of the process."""
+        """Remove all pins of the process."""
         remove_pins(self.directory)
 
 

@@ -1,9 +1,9 @@
 """The kernel's process events: fork, exec, exit and changes of name or user, as they happen.
 
 They come over the netlink connector (linux/cn_proc.h, linux/connector.h), to the initial pid and network
-namespaces only; elsewhere the kernel stays silent, or refuses. pyroute2 makes the socket and the request. The
-messages are read and decoded here: its own decoder takes 20 µs for each, raises for a process whose name is
-not UTF-8, and its socket cannot be used any more once events were lost (ENOBUFS).
+namespaces only; elsewhere the kernel sends nothing, or refuses. pyroute2 creates the socket and the request.
+This module reads and decodes the messages: pyroute2's decoder takes 20 µs for each and raises for a process
+whose name is not UTF-8, and its socket is unusable once events were lost (ENOBUFS).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CN_IDX_PROC, _CN_VAL_PROC = 1, 1
 _NONE, _FORK, _EXEC, _UID, _COMM, _EXIT = 0x0, 0x1, 0x2, 0x4, 0x200, 0x8000_0000
 _OF_THE_PROCESS = {_UID: ProcessChange.CHANGED, _COMM: ProcessChange.CHANGED, _EXIT: ProcessChange.EXIT}
 
-# The kernel takes twice as much, and 768 bytes of it for an event: some 43,000 of them.
+# The kernel allocates twice as much, and 768 bytes of it per event: room for some 43,000.
 _RECEIVE_BUFFER_BYTES = 16 << 20
 _SO_RCVBUFFORCE = 33  # asm-generic/socket.h; Python has no name for it
 _MESSAGE_BYTES = 4096
@@ -48,13 +48,13 @@ _WAY_OUT = "run it in the host's pid and network namespaces, with CAP_NET_ADMIN"
 
 
 class ProcessEvents:
-    """A subscription. Raises KernelUnsupported or AccessDenied if there are no process events."""
+    """A subscription. Raises KernelUnsupported or AccessDenied if process events are unavailable."""
 
     def __init__(self, proc: Path = Path("/proc"), *, ack_timeout_s: float = _ACK_TIMEOUT_S) -> None:
         _check_namespace(proc)
         with contextlib.ExitStack() as undo:
             _import_pyroute2_in_parts()
-            # Here: a daemon that only scans can do without.
+            # Imported here, because a daemon that only scans does not need it.
             from pyroute2.netlink.connector.cn_proc import ProcEventSocket
 
             try:
@@ -74,9 +74,9 @@ class ProcessEvents:
         self._poll.register(self._socket, select.POLLIN)
 
     def read(self, timeout_s: float) -> Sequence[ProcessEvent]:
-        """The next events, at most some hundred; none if none come in time.
+        """The next events, some hundred at most; none if none arrive in time.
 
-        A GAP among them says that the kernel had to drop some. Raises OSError if the socket is broken.
+        A GAP among them means that the kernel had to drop some. Raises OSError if the socket is broken.
         """
         events: list[ProcessEvent] = []
         if not self._poll.poll(timeout_s * 1e3):
@@ -121,13 +121,13 @@ class ProcessEvents:
 
 
 def _check_namespace(proc: Path) -> None:
-    # Where another listener is, they arrive in every namespace, with pids that mean nothing there.
+    # If another listener exists, events arrive in every namespace, with pids that mean nothing there.
     if not pid_namespace.is_initial(proc):
         raise errors.KernelUnsupported("process events do not reach a PID namespace (a container)", _WAY_OUT)
 
 
 def parse_event(message: bytes) -> ProcessEvent | None:
-    """The event in a netlink message; None for one of a thread, or of no interest."""
+    """The event in a netlink message; None for a thread's, and for kinds that are not needed."""
     what = _what(message)
     try:
         if what == _FORK:
@@ -154,11 +154,11 @@ def _what(message: bytes) -> int | None:
 
 
 def _import_pyroute2_in_parts() -> None:
-    """Import only those parts of pyroute2 that are needed.
+    """Import only the required parts of pyroute2.
 
-    Its package imports all of them, 7 MB of the 64 that the daemon may have resident, while the socket
-    needs 0.5. So the package is put in place without its `__init__` having run; names are imported from the
-    modules that define them.
+    Its package imports all of them, 7 MB of the 64 that the daemon may have resident, while the socket needs
+    0.5. So the package is registered without running its `__init__`; names are imported from the modules that
+    define them.
     """
     if "pyroute2" not in sys.modules:
         spec = importlib.util.find_spec("pyroute2")

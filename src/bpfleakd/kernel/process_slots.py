@@ -1,4 +1,4 @@
-"""The map `processes`, in memory: what the programs record of a process, and its settings.
+"""The map `processes`, mapped into memory: the programs' figures for each process, and its settings.
 
 Rules:
   - A traced process has a slot, its index in all maps that are arrays; a free slot has tgid 0.
@@ -21,15 +21,15 @@ from bpfleakd.model.site import SiteCounters
 
 __all__ = ["NoSlot", "ProcessCounters", "ProcessSlots"]
 
-# So many processes may fill the ring of changes together, however many there are.
+# This many processes may fill the ring of changes together, however many are traced.
 _STORMS = 16
 
 
 class ProcessCounters(Struct, frozen=True):
-    """What the programs say of a process.
+    """The programs' figures for a process.
 
-    `sample_shift` is the binary logarithm of the sampling interval in bytes, 0 if every block is recorded,
-    and `was_sampled` whether it ever was otherwise. `recorded` blocks entered the live table, and `released`
+    `sample_shift` is the binary logarithm of the sampling interval in bytes, 0 if every block is recorded;
+    `was_sampled` is whether it ever was nonzero. `recorded` blocks entered the live table, and `released`
     ones left it; `site_count` and `stack_count` are entries in those tables. `unmatched_frees` counts frees
     of unknown blocks, `idle_unmatched_frees` those by threads that have made none since; `library_changes`
     counts dlopen and dlclose, `losses` is by reason. `heap_peak_bytes` is the peak of live bytes in the heap
@@ -62,26 +62,26 @@ class ProcessCounters(Struct, frozen=True):
 
     @property
     def gained_blocks(self) -> int:
-        """How many blocks the process has more than at the attach, without the frees that are `unmatched`.
+        """The gain of blocks since the attach, without the frees that are `unmatched`.
 
-        Not known where the sampler is inside the process.
+        Unknown if the sampler is inside the process.
         """
         return self.recorded - self.released + self.unrecorded - self.unrecorded_frees
 
     @property
     def sample_interval_bytes(self) -> int:
-        """One block in so many bytes is recorded now, on average; 0: all are."""
+        """One block per this many bytes is recorded now, on average; 0: all are."""
         return self.inside_interval_bytes or (1 << self.sample_shift if self.sample_shift else 0)
 
 
 class NoSlot(Exception):
-    """Every slot is taken."""
+    """Every slot is in use."""
 
 
 class ProcessSlots:
     """`processes_fd` and `slots_fd` are the maps of these names; the caller still owns them.
 
-    There is room for `space_events` changes of address spaces between two readings.
+    `space_events` is the number of address space changes that fit between two readings.
     """
 
     def __init__(self, processes_fd: int, slots_fd: int, space_events: int = 16_384) -> None:
@@ -94,14 +94,14 @@ class ProcessSlots:
         self._slots = {int(self._rows["tgid"][slot]): int(slot) for slot in self._rows["tgid"].nonzero()[0]}
 
     def close(self) -> None:
-        """Unmap it."""
+        """Unmap the map."""
         self._rows = np.empty(0, abi.PROCESS)
         # A row in use keeps it mapped until then.
         with contextlib.suppress(BufferError):
             self._memory.close()
 
     def take(self, pid: int, unclean: Collection[int] = ()) -> int:
-        """Give a process a slot that is not `unclean`, zeroed: its recording is stopped.
+        """Give a process a zeroed slot that is not `unclean`; its recording is stopped.
 
         Raises NoSlot, or OSError.
         """
@@ -110,7 +110,7 @@ class ProcessSlots:
         if slot is None:
             raise NoSlot
         self._rows[slot] = np.zeros((), abi.PROCESS)
-        # Sites have listed changes of no reading yet: 0.
+        # Sites have not yet listed changes of any reading: 0.
         self._rows["reading"][slot] = 1
         self._rows["space_quota"][slot] = self._space_quota
         self._slots[pid] = slot
@@ -119,7 +119,7 @@ class ProcessSlots:
         return slot
 
     def give_back(self, pid: int) -> int | None:
-        """The process has no slot any more; return the one that it had."""
+        """Take the slot of a process back and return it; None if it had none."""
         slot = self._slots.pop(pid, None)
         if slot is not None:
             bpf.map_delete(self._slots_fd, bpf.u32(pid))
@@ -132,7 +132,7 @@ class ProcessSlots:
         return [slot for slot in range(self._count) if slot not in taken]
 
     def slot_of(self, pid: int) -> int:
-        """The slot of a process. KeyError if it has none."""
+        """The slot of a process. Raises KeyError if it has none."""
         return self._slots[pid]
 
     def pids(self) -> list[int]:
@@ -140,13 +140,13 @@ class ProcessSlots:
         return list(self._slots)
 
     def row(self, pid: int) -> np.void:
-        """What the programs say of a process now: a copy of its PROCESS, zero for one without a slot."""
+        """The current figures of a process: a copy of its PROCESS, zero for one without a slot."""
         slot = self._slots.get(pid)
         row: np.void = np.zeros(1, abi.PROCESS)[0] if slot is None else self._rows[slot].copy()
         return row
 
     def counters(self, pid: int, idle_unmatched_frees: int = 0) -> ProcessCounters:
-        """The counters of a process; those of one that is unknown are zero."""
+        """The counters of a process; zero for an unknown one."""
         process = self.row(pid)
         losses = {reason: int(n) for reason, n in zip(abi.LOSS_REASONS, process["losses"], strict=True)}
         return ProcessCounters(
@@ -190,20 +190,20 @@ class ProcessSlots:
         return np.array(numbers, np.uint32)[index] if len(pids) else np.zeros(0, np.uint32)
 
     def take_unlisted(self) -> bool:
-        """Whether a change of a site found no room in the list since the last call."""
+        """Whether the list had no room for a change of a site since the last call."""
         unlisted = self._rows["change_unlisted"]
         found = unlisted[self._taken].any()
         unlisted[self._taken] = 0
         return bool(found)
 
     def site_count(self) -> int:
-        """How many sites all processes have."""
+        """The number of sites of all processes."""
         rows = self._rows[self._taken]
         return int(rows["site_count"].sum() - rows["sites_removed"].sum()) + len(self._slots)
 
     @property
     def _space_quota(self) -> int:
-        """What a process may report between two readings: with any other there is room for both."""
+        """The share of the ring that a process may fill between two readings; another one fits beside it."""
         return max(self._space_events // (len(self._slots) + 1), self._space_events // _STORMS)
 
     @property
@@ -211,12 +211,12 @@ class ProcessSlots:
         return list(self._slots.values())
 
     def set_python(self, pid: int, python: np.void) -> None:
-        """Tell the stack walker of a process' Python (abi.PYTHON); nothing, if the process has no slot."""
+        """Set the parameters of a process' Python for the stack walker (abi.PYTHON), if it has a slot."""
         slot = self._slots.get(pid)
         if slot is None:
             return
         row = self._rows["python"][slot : slot + 1]
-        # The programs look at the rest only where there is a loop.
+        # The programs read the other fields only if there is a loop.
         row["loop_count"] = 0
         for name in abi.PYTHON.names or ():
             if name != "loop_count":
@@ -224,13 +224,13 @@ class ProcessSlots:
         row["loop_count"] = python["loop_count"]
 
     def set_word(self, pid: int, field: str, value: int) -> None:
-        """Write a field of a process; nothing, if it has no slot."""
+        """Write a field of a process, if it has a slot."""
         slot = self._slots.get(pid)
         if slot is not None:
             self._rows[field][slot] = value
 
     def add_to(self, pid: int, field: str, number: int) -> None:
-        """Add to a field that no program writes; nothing, if the process has no slot."""
+        """Add to a field that no program writes, if the process has a slot."""
         slot = self._slots.get(pid)
         if slot is not None:
             self._rows[field][slot] = int(self._rows[field][slot]) + number

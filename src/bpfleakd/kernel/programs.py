@@ -1,4 +1,4 @@
-"""The programs of bpf/bpfleakd.bpf.c, by what they do and by how the kernel runs them.
+"""The programs of bpf/bpfleakd.bpf.c, by purpose and by attach method.
 
 The three ways to attach, best first:
 
@@ -49,7 +49,7 @@ class AttachMethod(StrEnum):
 
 
 class WalkerKind(StrEnum):
-    """How the stack walker is bounded, which the verifier insists on."""
+    """How the stack walker's loop is bounded, as the verifier requires."""
 
     MAY_GOTO = "may_goto"
     """One program walks the whole stack (Linux 6.9)."""
@@ -57,7 +57,7 @@ class WalkerKind(StrEnum):
     """Each program walks a part and calls the next."""
 
 
-# The first release of Linux with it. uprobe multi came with 6.6, but filtered threads instead of processes.
+# The first release of Linux with each. uprobe multi came with 6.6, but filtered threads instead of processes.
 # Since 5.15 perf events carry a cookie ("bpf: Allow to specify user-provided bpf_cookie for BPF perf links"):
 # without it a program cannot tell which function it is in.
 _SINCE: Mapping[str, tuple[int, int]] = {
@@ -70,7 +70,7 @@ _SINCE: Mapping[str, tuple[int, int]] = {
 
 
 def check_release(release: str) -> None:
-    """Raises KernelUnsupported for a kernel that is too old, before anything is loaded into it."""
+    """Raise KernelUnsupported for a kernel that is too old, before anything is loaded."""
     oldest = _SINCE[AttachMethod.PERF]
     if numbers_of(release) < oldest:
         raise errors.KernelUnsupported(
@@ -80,34 +80,34 @@ def check_release(release: str) -> None:
 
 
 def since(name: str) -> str:
-    """The first release of Linux that has an attach method or kind of walker, such as "6.13"."""
+    """The first release of Linux with an attach method or kind of walker, such as "6.13"."""
     return ".".join(map(str, _SINCE[name]))
 
 
 def unexpected_fallbacks(passed_over: Mapping[str, str], release: str) -> dict[str, str]:
-    """Of what was passed over, by name and with the reason: that which Linux has in this release."""
+    """Methods and walkers that were passed over, by reason, although this release should have them."""
     version = numbers_of(release)
     return {name: reason for name, reason in passed_over.items() if version >= _SINCE[name]}
 
 
 def numbers_of(release: str) -> tuple[int, ...]:
-    """The first three numbers of a kernel's release, or as many as it has: (6, 18, 15)."""
+    """The first three numbers of a kernel's release, or fewer: (6, 18, 15)."""
     return tuple(int(part) for part in re.findall(r"\d+", release)[:3])
 
 
 class Covered(StrEnum):
-    """Which of the probed functions a program is for."""
+    """The probed functions that a program handles."""
 
     ALL = "all"
     RETURNING = "returning"
-    """Those whose return is wanted."""
+    """Those whose return is traced."""
     OTHERS = "others"
     SAMPLED = "sampled"
-    """No functions, but the probes of a sampler inside the process."""
+    """Not functions, but the probes of a sampler inside the process."""
 
 
 class Program(Struct, frozen=True):
-    """A program to load: its C function, its types, and which end of which calls it runs at."""
+    """A program to load: its C function, its types, and the calls it handles, at entry or return."""
 
     function: str
     type: ProgramType
@@ -145,7 +145,7 @@ _UPROBE_PROGRAMS = {
 
 _SHARED_PROGRAMS = _entry_and_exit("shared", AttachType.NONE)
 
-# Process life, the same for every method.
+# The ends of threads and execs, the same for every method.
 LIFE_PROGRAMS = (
     Program("process_exec", ProgramType.RAW_TRACEPOINT, AttachType.NONE, tracepoint="sched_process_exec"),
     Program("thread_exit", ProgramType.RAW_TRACEPOINT, AttachType.NONE, tracepoint="sched_process_exit"),
@@ -166,10 +166,10 @@ def _tracepoints(enter: str, exit_: str) -> Mapping[str, str]:
     }
 
 
-# The tracepoints of what changes address spaces, and the C function of the program that each is linked to.
+# The tracepoints of system calls that change address spaces, and the C function of each one's program.
 SPACE_TRACEPOINTS = _tracepoints("munmap mremap", "mmap munmap mremap brk mprotect madvise")
-# The same of what opens and closes descriptors, if programs use it much: to detach one takes 80 ms. Some
-# depend on how the kernel was configured.
+# The same for descriptors, if programs use the call often: detaching one takes 80 ms. Some depend on the
+# kernel's configuration.
 DESCRIPTOR_TRACEPOINTS = _tracepoints(
     "close",
     "open openat openat2 creat memfd_create socket socketpair accept accept4 pipe pipe2 dup dup2 dup3 fcntl"
@@ -189,18 +189,18 @@ def continuations_of(method: AttachMethod) -> dict[str, Program]:
 
 
 def programs_of(method: AttachMethod) -> tuple[Program, ...]:
-    """The uprobe programs that a method needs."""
+    """The uprobe programs of a method."""
     return _UPROBE_PROGRAMS[method]
 
 
 def lasting_programs(method: AttachMethod, walker: WalkerKind) -> tuple[Program, ...]:
-    """All that a daemon links, each once: they are pinned."""
+    """All programs that a daemon links, each once, so they are pinned."""
     shared = shared_programs_of(method, walker)
     return tuple(dict.fromkeys((*programs_of(method), *shared, *LIFE_PROGRAMS, *SYSCALL_PROGRAMS)))
 
 
 def shared_programs_of(method: AttachMethod, walker: WalkerKind) -> tuple[Program, ...]:
-    """Those for perf events that processes share (shared_probes.py), entry and return; none: they do not.
+    """The programs for shared perf events (probes/shared.py), entry and return; empty if none are shared.
 
     Perf events take programs without an attach type, as the method of this name uses anyway. Programs that
     continue by tail calls have the method's attach type, because the kernel requires the same type for all.

@@ -1,4 +1,4 @@
-"""A Python interpreter as the stack walker reads it: struct python of bpf/abi.h."""
+"""A Python interpreter's layout for the stack walker: struct python of bpf/abi.h."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OF_LOOPS = {"loops", "loop_count"}
 
 
 def python_row(walk: PythonWalk) -> np.void:
-    """A row of type abi.PYTHON; None is NO_SECOND_STEP. Raises ValueError if an offset has no room in it."""
+    """A row of type abi.PYTHON; None becomes NO_SECOND_STEP. Raises ValueError if an offset does not fit."""
     row: np.void = np.zeros(1, abi.PYTHON)[0]
     for name in abi.PYTHON.names or ():
         if name in _OF_LOOPS:

@@ -1,9 +1,8 @@
 """The reader of a BPF ring buffer (Documentation/bpf/ringbuf.rst).
 
-The kernel maps one page with the consumer's position, one with the producer's, and the data twice in a
-row, so that a record that wraps around is still in one piece. A record is a header of two u32, its length
-(with a bit for "still being written" and one for "discarded") and a page offset, and its data, padded to
-8 bytes.
+The kernel maps one page with the consumer's position, one with the producer's, and the data twice in a row,
+so a record that wraps around is contiguous. A record is a header of two u32, its length (with a bit for
+"still being written" and one for "discarded") and a page offset, and its data, padded to 8 bytes.
 
 Only the data to be read is mapped, and only during the reading: each mapped page counts as resident, twice if
 it is mapped twice.
@@ -28,11 +27,11 @@ _DISCARDED = 1 << 30
 
 
 class RingReader:
-    """Reads what programs put into the ring buffer `fd` of `size_bytes`. There may be only one reader.
+    """Reads the records in the ring buffer `fd` of `size_bytes`, as its only reader.
 
-    The descriptor stays the caller's.
+    The caller owns the descriptor.
 
-    Only `release` frees entries: the next reader reads again what was read but not released.
+    Only `release` frees records: the next reader gets records that were read but not released.
     """
 
     def __init__(self, fd: int, size_bytes: int) -> None:
@@ -47,18 +46,19 @@ class RingReader:
 
     @property
     def unreleased_bytes(self) -> int:
-        """How much was read but still occupies the ring."""
+        """The bytes that were read and still occupy the ring."""
         return self.position - self._released
 
     def close(self) -> None:
-        """Unmap it."""
+        """Unmap the ring."""
         self._consumer.close()
         self._producer.close()
 
     def records(self) -> Iterator[tuple[int, bytes]]:
-        """The records that are there, in their order, each with its position.
+        """Yield the current records in order, each with its position.
 
-        The next call reads later records: a program that writes as fast as we read must not keep us here.
+        Later records wait for the next call, since a program that writes as fast as this reads must not keep
+        it here.
         """
         end = self._produced()
         if self.position == end:
@@ -76,7 +76,7 @@ class RingReader:
                     yield found
 
     def rows(self, layout: np.dtype) -> np.ndarray:
-        """Copies of all current records, if all have this layout and none is ever discarded."""
+        """Copies of all current records, which all have this layout; none may ever be discarded."""
         framed = np.dtype([("length", "u4"), ("page", "u4"), ("row", layout)])
         assert framed.itemsize % _ALIGNMENT == 0
         end = self._produced()
@@ -87,18 +87,18 @@ class RingReader:
             records = np.frombuffer(data, framed, count, len(data) - (end - self.position))
             busy = np.flatnonzero(records["length"] & _BUSY)
             rows = records["row"][: busy[0] if len(busy) else count].copy()
-            # What refers to the mapping keeps it from being closed.
+            # References to the mapping would keep it from being closed.
             del records
         self.position += len(rows) * framed.itemsize
         return rows
 
     def release(self) -> None:
-        """Give the room of all that was read back to the programs."""
+        """Free the space of all records that were read."""
         self._released = self.position
         struct.pack_into("=Q", self._consumer, 0, self.position)
 
     def _produced(self) -> int:
-        """The position where the next record will be put."""
+        """The position of the next record."""
         produced: int = struct.unpack_from("=Q", self._producer)[0]
         return produced
 

@@ -1,7 +1,7 @@
-"""What a recorded block stands for where blocks are sampled: the constants of bpf/sampling.h.
+"""The weight of a sampled block: the constants of bpf/sampling.h.
 
 The curve is f(x) = x / (1 - exp(-x)) at CURVE_STEPS + 1 points from 0 to 16, in units of the largest
-interval. f is convex, and points are rounded up, so that the lines between them lie above it.
+interval. f is convex, and points are rounded up, so the lines between them lie above it.
 """
 
 from __future__ import annotations

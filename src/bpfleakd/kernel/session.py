@@ -1,4 +1,4 @@
-"""The loaded programs and their maps: those that an earlier daemon left, or new ones."""
+"""The loaded programs and their maps: adopted from an earlier daemon, or new."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ log = structlog.get_logger()
 
 
 class KernelSession:
-    """Everything of ours in the kernel.
+    """All kernel objects of the daemon.
 
-    `adopted`: the programs are those of an earlier daemon, with all that they recorded.
+    `adopted`: the programs come from an earlier daemon, with everything they recorded.
     """
 
     def __init__(self, pins: PinnedSet, loaded: Loaded, lock: DirectoryLock, *, adopted: bool) -> None:
@@ -64,9 +64,9 @@ class KernelSession:
     ) -> KernelSession:
         """Adopt the objects pinned under `directory`, or load new ones; watch for execs and ends of threads.
 
-        `left_behind` is called with each traced process that cannot be adopted, before its programs are
-        removed. Only objects of this very version are adopted; anything else is removed. Raises
-        AlreadyRunning, KernelUnsupported, AccessDenied or KernelError.
+        Calls `left_behind` with each traced process that cannot be adopted, before its programs are removed.
+        Adopts only objects of the same version; removes all others. Raises AlreadyRunning, KernelUnsupported,
+        AccessDenied or KernelError.
         """
         ensure_bpffs(directory)
         try:
@@ -82,7 +82,7 @@ class KernelSession:
             lock.release(remove=True)
             raise
         finally:
-            # The loader, where there was nothing to load.
+            # Ends the loader, if there was nothing to load.
             end_ahead()
 
     @classmethod
@@ -127,21 +127,24 @@ class KernelSession:
         return self._linker
 
     def watch_address_spaces(self, wanted: bool) -> None:
-        """Link the programs to the calls that change address spaces, or detach them soon.
+        """Link the programs to the system calls that change address spaces, or detach them soon.
 
-        Only while a process is traced. Raises KernelError if the tracepoints are unavailable.
+        They are only needed while a process is traced. Raises KernelError if the tracepoints are unavailable.
         """
         self._space_links.want(wanted)
 
     def watch_descriptors(self, wanted: bool) -> bool:
-        """The same for calls that open and close descriptors, only while those of a process are recorded.
+        """The same for calls that open and close descriptors, while those of a process are recorded.
 
         Returns whether they are linked: not yet, while former links are being detached.
         """
         return self._descriptor_links.want(wanted)
 
     def close(self, *, keep: bool) -> None:
-        """Close everything. `keep`: programs and tables stay for the next daemon; else nothing is left."""
+        """Close everything.
+
+        With `keep`, programs and tables remain for the next daemon; else nothing does.
+        """
         if not keep:
             with contextlib.suppress(OSError):
                 self.pins.remove()
@@ -176,7 +179,7 @@ class KernelSession:
 
 
 def _remove_others(directory: Path, ours: PinnedSet, left_behind: Callable[[ProcessPins], None]) -> None:
-    """Remove what is half made and the sets of other versions."""
+    """Remove incomplete sets and those of other versions."""
     try:
         remove_pins(directory / MAKING)
         for other in pinned_sets(directory):

@@ -1,7 +1,7 @@
-"""Entries of processes in the maps that all share: what is counted over them, and their removal.
+"""Entries of processes in the shared maps: counts over them, and removes them.
 
-To find those of one process a map has to be walked. So what is left of processes that are not traced any more
-is removed a little at a time (`sweep`), for several processes at once.
+Finding the entries of one process takes a walk through a map. So entries of processes that are no longer
+traced are removed a little at a time (`sweep`), for several processes at once.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _BATCH_ENTRIES = 1024
 
 
 class SharedEntries:
-    """`descriptors` are those of all maps, by name; the caller still owns them."""
+    """`descriptors` are those of all maps, by name; the caller owns them."""
 
     def __init__(self, descriptors: Mapping[str, int]) -> None:
         self._fds = descriptors
-        # Processes whose entries are still to be removed, and how far that is.
+        # Processes with entries to remove, and how far the removal is.
         self._removed: set[int] = set()
         self._sweeping: Iterator[None] | None = None
 
     def idle_unmatched_frees(self) -> Counter[int]:
-        """Frees of unknown blocks by threads that made none since, and were not about to end, by pid.
+        """Frees of unknown blocks by threads without any since, that were not about to end, by pid.
 
-        It walks a table of all threads.
+        Walks a table of all threads.
         """
         before_ns = time.monotonic_ns() - abi.THREAD_END_NS
         counts: Counter[int] = Counter()
@@ -54,16 +54,16 @@ class SharedEntries:
         return counts
 
     def remove_later(self, pid: int) -> None:
-        """Have the entries of a process removed by `sweep`."""
+        """Let `sweep` remove the entries of a process."""
         self._removed.add(pid)
 
     def finish_removing(self, pid: int) -> None:
-        """Return once no entry of a process is left that was to be removed."""
+        """Wait until `sweep` has no entry of a process left to remove."""
         while pid in self._removed:
             self.sweep()
 
     def sweep(self, limit_s: float = math.inf) -> None:
-        """Remove what is left of processes that were removed, for so long at a time."""
+        """Remove entries of removed processes, for at most `limit_s`."""
         until_s = time.monotonic() + limit_s
         if self._sweeping is None and self._removed:
             self._sweeping = self._sweep(frozenset(self._removed))
@@ -73,13 +73,13 @@ class SharedEntries:
         self._sweeping = None
 
     def remove_others(self, pids: Collection[int]) -> None:
-        """Remove the entries of all processes but these: what an earlier daemon has left."""
+        """Remove the entries of all processes but these: an earlier daemon's leftovers."""
         known = np.array(pids, np.uint64)
         for name in _SHARED_MAPS:
             self._remove_keys(name, lambda keys: ~np.isin(_processes_of(keys), known))
 
     def remove_ended_threads(self, pids: Collection[int]) -> None:
-        """Remove what is kept of threads of these processes that have ended."""
+        """Remove the entries of ended threads of these processes."""
 
         def has_ended(key: int) -> bool:
             pid, tid = key >> 32, key & 0xFFFFFFFF
@@ -97,7 +97,7 @@ class SharedEntries:
         self._removed -= pids
 
     def _remove_keys(self, name: str, chosen: Callable[[np.ndarray], NDArray[np.bool_]]) -> None:
-        # Collected first, since it is the table that is walked.
+        # Collected first, since this walks the table.
         for fd, keys in [(fd, keys[chosen(keys)]) for fd, keys in self._batches_of_keys(name)]:
             bpf.map_delete_many(fd, keys)
 

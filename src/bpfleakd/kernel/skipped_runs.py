@@ -22,7 +22,7 @@ __all__ = ["SkippedRunCounters", "SkippedRuns"]
 
 
 class SkippedRuns(NamedTuple):
-    """Since the programs were loaded, of all processes: changes of address spaces, execs, ends of threads."""
+    """Skipped runs since the programs were loaded, of all processes, by what they would have reported."""
 
     address_space_changes: int = 0
     execs: int = 0
@@ -30,7 +30,7 @@ class SkippedRuns(NamedTuple):
 
 
 class SkippedRunCounters:
-    """The counters of the programs that are pinned in a directory, which are opened. Raises OSError."""
+    """The counters of the programs pinned in a directory. Raises OSError."""
 
     def __init__(self, directory: Path) -> None:
         self._groups: tuple[list[int], ...] = ([], [], [])
@@ -44,7 +44,7 @@ class SkippedRunCounters:
             raise
 
     def read(self) -> SkippedRuns:
-        """Return what was left out until now."""
+        """The skipped runs until now."""
         return SkippedRuns(*(sum(map(bpf.program_misses, fds)) for fds in self._groups))
 
     def close(self) -> None:

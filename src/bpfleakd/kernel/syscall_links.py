@@ -1,8 +1,8 @@
-"""The links to system calls: those that change address spaces, and those that open and close descriptors.
+"""Links to the system calls that change address spaces, and to those that open and close descriptors.
 
 A syscall tracepoint slows every system call of every process, so the links exist only while they are needed:
-the first ones while a process is traced, the others while the descriptors of one are recorded. Detaching each
-of them takes a grace period of the kernel, 80 ms on a busy machine. So a separate thread does it, `_LINGER_S`
+the former while a process is traced, the latter while a process' descriptors are recorded. Detaching each of
+them takes a grace period of the kernel, 80 ms on a busy machine. So a separate thread does it, `_LINGER_S`
 after the last process, in case another one follows.
 """
 
@@ -23,7 +23,7 @@ _LINGER_S = 2.0
 
 
 class SyscallLinks:
-    """All of them or none. `program_fd` gives the descriptor of a program by its C function.
+    """Either all of the links or none. `program_fd` returns the descriptor of a program by its C function.
 
     `tracepoints` have the C function for each. With `may_miss`, those that the kernel does not have are left
     out, and while former links are still being detached there are none: linking would wait for a grace period
@@ -50,7 +50,7 @@ class SyscallLinks:
         self._is_closing = False
 
     def adopt(self) -> None:
-        """Continue with those that an earlier daemon pinned, unless some are missing."""
+        """Adopt the links that an earlier daemon pinned, unless some are missing."""
         found = {tracepoint: self._pins.link(_pin_name(tracepoint)) for tracepoint in self._wanted}
         self._links = {_pin_name(name): link for name, link in found.items() if link is not None}
         missing = [tracepoint for tracepoint, link in found.items() if link is None]
@@ -60,7 +60,7 @@ class SyscallLinks:
             self._detach()
 
     def want(self, wanted: bool) -> bool:
-        """Link them now, or detach them soon; whether they are linked.
+        """Link the programs now, or detach them soon; returns whether they are linked.
 
         Raises KernelError if the tracepoints are unavailable.
         """
@@ -78,7 +78,7 @@ class SyscallLinks:
         return is_linked
 
     def close(self) -> None:
-        """Close the descriptors; what is pinned stays."""
+        """Close the descriptors; pinned links remain."""
         if self._detaching is not None:
             self._detaching.cancel()
             self._detaching.join()
@@ -111,7 +111,7 @@ class SyscallLinks:
 
     def _detach_at_last(self) -> None:
         with self._lock:
-            # Otherwise they were wanted again while the timer was on its way here.
+            # Otherwise they were wanted again before the timer ran.
             links = self._take() if self._detaching is threading.current_thread() else {}
             self._is_closing = True
         try:
@@ -123,7 +123,7 @@ class SyscallLinks:
         close_all(tuple(self._take().values()))
 
     def _take(self) -> dict[str, int]:
-        """The links, which nothing refers to any more but their descriptors."""
+        """Remove the links from this object; only their descriptors keep them."""
         for name in self._links:
             self._pins.unpin_link(name)
         links, self._links = self._links, {}

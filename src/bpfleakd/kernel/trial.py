@@ -1,9 +1,9 @@
-"""What works on this kernel: a way to attach is found out by attaching to ourselves.
+"""Tries what works on this kernel, by attaching to this process.
 
-Kernels differ in more than their version says: uprobe multi of Linux 6.6 to 6.9 filtered by thread
-instead of by process, and distributions carry fixes back. So a second thread of this process calls two
-functions of libc that nothing else here calls, taken for an allocator: `getpid` for a malloc (the pid is
-the "address") and `getppid` for free. Then the live table must show the one and miss the other.
+Kernels differ in more than their version says: uprobe multi of Linux 6.6 to 6.9 filtered by thread instead of
+by process, and distributions backport fixes. So a second thread of this process calls two functions of libc
+that nothing else here calls, in the roles of an allocator: `getpid` for a malloc (the pid is the "address")
+and `getppid` for free. The live table must then show the allocation and miss the freed one.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _SIZE_BYTES = 23
 
 
 def best_walker(passed_over: dict[str, str]) -> WalkerKind:
-    """may_goto if the kernel knows the instruction: loads a loop of nothing else to find out.
+    """may_goto if the kernel supports the instruction, found out by loading a loop of it.
 
-    Otherwise the reason goes into `passed_over`.
+    Otherwise `passed_over` receives the reason.
     """
     # r0 = 0; again: may_goto end; goto again; end: exit. Linux 6.12.107 refuses one that leads to the next
     # instruction.
@@ -42,7 +42,7 @@ def best_walker(passed_over: dict[str, str]) -> WalkerKind:
 
 
 def try_linker(linker: Linker, maps: Maps) -> None:
-    """Raise OSError, with the reason in words, if programs attached by `linker` do not record rightly."""
+    """Raise OSError, with the reason in words, if programs attached by `linker` do not record correctly."""
     pid = os.getpid()
     libc = ctypes.CDLL(None)
     path, allocate = _point("getpid", libc.getpid, FunctionRole.SIZE_FIRST)

@@ -1,9 +1,9 @@
-"""The nouns: what is passed between the kernel side, the tables, the analysis and the exporters.
+"""Values that the kernel side, the tables, the analysis and the exporters exchange.
 
-Everything here is a frozen value without behaviour beyond its own fields. Sizes are bytes, times are
-seconds (`_s`) or CLOCK_MONOTONIC nanoseconds (`_ns`), addresses are virtual addresses in the target.
+Everything here is a frozen value without behaviour beyond its own fields. Sizes are bytes, times are seconds
+(`_s`) or CLOCK_MONOTONIC nanoseconds (`_ns`), addresses are virtual addresses in the target.
 
-`report.LeakReport` and what hangs on it is the contract of `bpfleakctl top --json` and of the HTTP API: its
+`report.LeakReport` and the values in it are the contract of `bpfleakctl top --json` and of the HTTP API: its
 field names are the JSON names (docs/json.md). A module a subject:
 
 process     a process, how it is traced, its totals

@@ -1,4 +1,4 @@
-"""What the memory of a process is made of."""
+"""The memory of a process, by use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 
 
 class MappingUsage(Struct, frozen=True):
-    """A mapping and what of it is in memory or swapped out, huge pages of hugetlbfs included.
+    """A mapping and its bytes in memory or swapped out, including huge pages of hugetlbfs.
 
     `flags` are the kernel's two-letter VmFlags ("nr": MAP_NORESERVE, "gd": grows down).
     """
@@ -39,14 +39,14 @@ class MappingUsage(Struct, frozen=True):
 
 
 class MemoryStatus(Struct, frozen=True):
-    """Figures of the whole process that its mappings do not tell; 0 where the kernel does not give them."""
+    """Figures of the whole process that its mappings do not show; 0 if the kernel does not report them."""
 
     peak_resident_bytes: int
     page_table_bytes: int
 
 
 class MemoryUse(StrEnum):
-    """What a part of an address space is used for."""
+    """The use of a part of an address space."""
 
     HEAP = "heap"
     MMAP = "mmap"
@@ -60,7 +60,7 @@ class MemoryUse(StrEnum):
 
 
 class UseSummary(Struct, frozen=True):
-    """The memory of one use. Growth is since the attach, and negative where it shrank."""
+    """The memory of one use. Growth is since the attach, negative if it shrank."""
 
     use: MemoryUse
     regions: int
@@ -73,7 +73,7 @@ class UseSummary(Struct, frozen=True):
 
 
 class BillKind(StrEnum):
-    """What resident memory is spent on."""
+    """The use of resident memory."""
 
     HEAP_LIVE = "heap_live"
     HEAP_FREE = "heap_free"
@@ -99,9 +99,9 @@ class BillLine(Struct, frozen=True):
 
 
 class PinningSite(Struct, frozen=True):
-    """A call site whose live blocks keep freed memory in the same pages from being given back.
+    """A call site whose live blocks prevent the return of freed memory in the same pages.
 
-    `free_bytes` are its part of that, `blocks` how many of its blocks do it.
+    `free_bytes` is its share of that memory, `blocks` the number of its blocks that pin it.
     """
 
     site: str
@@ -115,9 +115,9 @@ class PinningSite(Struct, frozen=True):
 class MemoryShares(Struct, frozen=True):
     """What explains the resident memory of a process; the first five add up to it.
 
-    `allocator_retained_bytes` is what the heap holds beyond the live blocks: freed memory that was not given
-    back, blocks from before the attach and the allocator's own. `explained_share` (0 to 1) is all but the
-    rest.
+    `allocator_retained_bytes` is the heap's memory without the live blocks: freed memory that was not
+    returned, blocks from before the attach and the allocator's own data. `explained_share` (0 to 1) is the
+    share of everything but the rest.
     """
 
     tracked_heap_bytes: int
@@ -128,7 +128,7 @@ class MemoryShares(Struct, frozen=True):
     explained_share: float
 
 
-# Where methods are counted that have no module.
+# The name under which methods without a module are counted.
 NO_MODULE = "(no module)"
 
 
@@ -141,11 +141,11 @@ class JitModule(Struct, frozen=True):
 
 
 class AddressSpaceReport(Struct, frozen=True):
-    """The answer to "what is the memory of this process made of"; `uses` has those that are there.
+    """The memory of a process; `uses` lists those with memory.
 
-    The `bill` adds up to resident and swapped memory; `growth_summary` is where growth goes, in a sentence.
-    `container` is the bill of the control group that limits the process; None if none does. `pinned_by` are
-    the call sites that pin most freed memory of glibc's.
+    The `bill` adds up to resident and swapped memory; `growth_summary` is a sentence on its growth.
+    `container` is the bill of the control group that limits the process; None without a limit. `pinned_by`
+    are the call sites that pin most freed memory of glibc's.
     """
 
     pid: int

@@ -1,4 +1,4 @@
-"""Outstanding blocks, one by one."""
+"""Outstanding blocks."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ __all__ = ["BlockReport", "BlocksReport", "SiteBlocks"]
 
 
 class BlockReport(Struct, frozen=True):
-    """One outstanding block, or what is left of one mapping; `comm` is the name of the thread `tid`.
+    """One outstanding block, or the rest of one mapping; `comm` is the name of the thread `tid`.
 
-    Where blocks are sampled it stands for `weight` of them, all like it: 1 over the probability that it was
-    recorded.
+    A sampled block represents `weight` similar blocks: 1 over the probability of recording it.
     """
 
     address: int
@@ -29,10 +28,10 @@ class BlockReport(Struct, frozen=True):
 
 
 class SiteBlocks(Struct, frozen=True):
-    """The outstanding blocks of one call site, oldest first, and how much they are together.
+    """The outstanding blocks of one call site, oldest first, and their sums.
 
     `left_out_count` more are in the sums, but not in the list. `caller` is the function responsible for them:
-    the blamed frame, or a caller of it if other callers free what they get. `types` are as in SiteReport.
+    the blamed frame, or a caller of it if its other callers free their blocks. `types` are as in SiteReport.
     """
 
     site: str
@@ -48,10 +47,10 @@ class SiteBlocks(Struct, frozen=True):
 
 
 class BlocksReport(Struct, frozen=True):
-    """The answer to "which blocks": those at least `older_than_s` old, by site, the largest first.
+    """Outstanding blocks at least `older_than_s` old, by site, the largest first.
 
-    The sums are over all of them; `left_out_sites` have no block in the list, `left_out_count` is of blocks.
-    What is `suppressed`, of any age, is in none of these.
+    The sums are over all of them; `left_out_sites` have no block in the list, and `left_out_count` blocks are
+    not listed. Blocks that are `suppressed`, of any age, are in none of these.
     """
 
     process: ProcessSummary

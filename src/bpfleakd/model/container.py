@@ -1,4 +1,4 @@
-"""What the memory of a container is made of: of a control group with a limit, and all that runs in it."""
+"""The memory of a container: of a control group with a limit, and everything that runs in it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["ContainerBill", "ContainerKind", "ContainerLine", "GroupMemory"]
 
 
 class ContainerKind(StrEnum):
-    """What memory is charged to a control group for.
+    """Kinds of memory that a control group is charged for.
 
     FILE is the page cache, without SHMEM. KERNEL is kernel memory of unknown kind: all of it in cgroup v1.
     OTHER is the unnamed rest: charges that each processor holds in advance, and pages on their way to swap.
@@ -31,7 +31,7 @@ class ContainerKind(StrEnum):
 
 
 class GroupMemory(Struct, frozen=True):
-    """The kernel's figures on a control group and those below it; `parts` has the nonzero ones.
+    """The kernel's figures on a control group and its descendants; `parts` has the nonzero ones.
 
     `cgroup` is its path in its hierarchy, `version` that of the hierarchy, 1 or 2.
     """
@@ -46,8 +46,8 @@ class GroupMemory(Struct, frozen=True):
 class ContainerLine(Struct, frozen=True):
     """Memory of one kind. Growth is since the first bill, None in that one.
 
-    `process_bytes` is what of it one process has, at most: it may map files that another control group is
-    charged for. None where the kernel does not tell.
+    `process_bytes` is an upper bound of one process' part: it may map files that another control group is
+    charged for. None if the kernel does not report it.
     """
 
     kind: ContainerKind
@@ -60,7 +60,7 @@ class ContainerBill(Struct, frozen=True):
     """The memory of the control group that limits a process, by kind, most bytes first.
 
     The lines add up to `used_bytes`, unless the kernel took its figures at different moments.
-    `growth_summary` is what grows, in a sentence; None if the container does not grow.
+    `growth_summary` is a sentence on what grows; None if the container does not grow.
     """
 
     cgroup: str

@@ -1,4 +1,4 @@
-"""What the daemon says of itself, and of the machine that it runs on."""
+"""Figures of the daemon, and of the machine that it runs on."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["Check", "CheckStatus", "DaemonStats", "GuardStats"]
 
 
 class GuardStats(Struct, frozen=True):
-    """What tracing costs, and what was done about it.
+    """The cost of tracing, and the measures against it.
 
-    A probe hit costs a program `hit_ns`, a block that is recorded `record_ns` more; all traced
-    processes together pay `host_load_percent` of a core. `cheaper_total` counts processes recorded more
-    sparsely, `evicted_total` those detached for it, `caches_dropped_total` how often the daemon had too much
-    memory.
+    A probe hit costs a program `hit_ns`, and a recorded block `record_ns` more; all traced processes together
+    pay `host_load_percent` of a core. `cheaper_total` counts processes recorded more sparsely,
+    `evicted_total` those detached because of their cost, `caches_dropped_total` how often the daemon exceeded
+    its memory limit.
     """
 
     hit_ns: float = 0.0
@@ -30,7 +30,7 @@ class GuardStats(Struct, frozen=True):
 
 
 class DaemonStats(Struct, frozen=True):
-    """Figures on the daemon itself. `oom_kills_total` counts victims that were traced or watched."""
+    """Figures of the daemon. `oom_kills_total` counts victims that were traced or watched."""
 
     version: str
     attach_method: str
@@ -52,7 +52,7 @@ class CheckStatus(StrEnum):
 
 
 class Check(Struct, frozen=True):
-    """One thing that this machine has or lacks; `way_out` is what to do about it, "" if nothing."""
+    """A feature that this machine has or lacks; `way_out` is how to enable it, "" if nothing is needed."""
 
     name: str
     status: CheckStatus

@@ -1,4 +1,4 @@
-"""Two states of a process compared."""
+"""The comparison of two states of a process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["ComparedState", "DiffReport", "SiteChange", "SiteDifference"]
 
 
 class SiteChange(StrEnum):
-    """What became of a call site between two reports."""
+    """How a call site changed between two reports."""
 
     NEW = "new"
     GROWN = "grown"
@@ -22,10 +22,10 @@ class SiteChange(StrEnum):
 
 
 class SiteDifference(Struct, frozen=True):
-    """One call site that changed: what was live before and after. The rest is of the later report.
+    """One call site that changed, with its live figures before and after. The rest is of the later report.
 
-    `before_site` is its fingerprint in the earlier one, another one if it was matched by the names of its
-    functions; None if it was not there.
+    `before_site` is its fingerprint in the earlier report, a different one if it was matched by the names of
+    its functions; None if it was not in that report.
     """
 
     site: str
@@ -44,9 +44,9 @@ class SiteDifference(Struct, frozen=True):
 
 
 class ComparedState(Struct, frozen=True):
-    """One side of a comparison: a process as it was, `source` says when ("10m ago"), or where that was saved.
+    """One side of a comparison. `source` is the time of a process' state ("10m ago"), or where it was saved.
 
-    What is kept of the past is the least of each call site within `resolution_s`; 0: figures of one moment.
+    The stored past has the least figure of each call site within `resolution_s`; 0: figures of one moment.
     `left_out_bytes` are live in the process, but in no call site that is compared.
     """
 
@@ -63,10 +63,10 @@ class ComparedState(Struct, frozen=True):
 
 
 class DiffReport(Struct, frozen=True):
-    """Two states compared: `sites` that changed, what gained most first.
+    """A comparison of two states: the `sites` that changed; those that gained most come first.
 
-    `left_out_sites` more changed by less than those that are listed, or are suppressed. Call sites in files
-    that were `built_anew` in between are matched by the names of functions.
+    `left_out_sites` more changed by less than the listed ones, or are suppressed. Call sites in files that
+    were `built_anew` in between are matched by the names of functions.
     """
 
     before: ComparedState

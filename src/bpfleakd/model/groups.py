@@ -1,4 +1,4 @@
-"""What is outstanding in a process, by function, module or thread."""
+"""Outstanding memory of a process, by function, module or thread."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["GroupKey", "GroupedReport", "SiteGroup"]
 
 
 class GroupKey(StrEnum):
-    """What call sites are put together by. SITE and STACK are the same, the second shown with its frames.
+    """What call sites are grouped by. SITE and STACK are the same grouping, the second with frames.
 
-    CALLER is the program's own function that called the charged one of a library; the charged one of others.
+    CALLER is the program's own function that called the charged one of a library, or else the charged one.
     """
 
     SITE = "site"
@@ -29,7 +29,7 @@ class GroupKey(StrEnum):
 
 
 class SiteGroup(Struct, frozen=True):
-    """Call sites that have something in common; `sites` are their fingerprints.
+    """A group of call sites; `sites` are their fingerprints.
 
     The standard errors are 0.0 if every block was recorded, and None for threads.
 
@@ -53,7 +53,7 @@ class SiteGroup(Struct, frozen=True):
 
 
 class GroupedReport(Struct, frozen=True):
-    """All call sites of a process in groups, largest first; but those that are `suppressed`."""
+    """All call sites of a process in groups, largest first; without the `suppressed` ones."""
 
     process: ProcessSummary
     groups: tuple[SiteGroup, ...]

@@ -1,4 +1,4 @@
-"""What verdicts are made of, saved."""
+"""The saved input of verdicts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["StoredHistory", "StoredSite"]
 
 
 class StoredSite(Struct, frozen=True):
-    """One call site: the least that was live in each bin, what was born in it, and what of that lives."""
+    """One call site: for each bin, the least live figures, the births, and the survivors of these."""
 
     site: str
     kind: AllocationKind
@@ -29,7 +29,7 @@ class StoredSite(Struct, frozen=True):
 
 
 class StoredHistory(Struct, frozen=True):
-    """What the verdicts on a process are made of, to be judged elsewhere.
+    """The input of the verdicts on a process, for use elsewhere.
 
     Bins of time end at `ends_s`, in seconds since the attach; each begins where the one before ends.
     `replaced_count` to `lost_blocks` and the variances are as in verdicts.site_verdict.Context. Anonymous

@@ -21,7 +21,7 @@ class MemoryLimitKind(StrEnum):
 
 
 class MemoryLimit(Struct, frozen=True):
-    """A limit, and what is used of it."""
+    """A limit, and the memory used of it."""
 
     kind: MemoryLimitKind
     limit_bytes: int

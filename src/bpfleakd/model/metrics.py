@@ -1,4 +1,4 @@
-"""What the metrics are made of."""
+"""The input of the metrics."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class ProcessUsage(Struct, frozen=True):
 
 
 class MetricsSnapshot(Struct, frozen=True):
-    """The input of the metrics: every traced process with its largest call sites, and watched processes.
+    """The input of the metrics: all traced processes with their largest call sites, and watched processes.
 
-    `usage`, `verdicts`, `managed` and `goroutines` (how many) are by pid, of processes that run.
-    `table_entries` is how full each of the kernel's tables is; `ring_used_share` (0 to 1) how much of the
-    ring of address space events waited at the last tick. `containers` are the control groups that limit them;
-    `bills`, by pid, what the memory of each was spent on when it had last changed by a tenth.
+    `usage`, `verdicts`, `managed` and `goroutines` (how many) are by pid, of running processes.
+    `table_entries` are the entries of each of the kernel's tables; `ring_used_share` (0 to 1) is the share of
+    the ring of address space events that was unread at the last tick. `containers` are the control groups
+    that limit them; `bills`, by pid, the bill of each at the last change of its memory by a tenth.
     """
 
     daemon: DaemonStats

@@ -27,10 +27,10 @@ class OomVictim(Struct, frozen=True):
 
 
 class OomKill(Struct, frozen=True):
-    """What a report has of the kill: the kernel's figures at that moment, and the last bill before it.
+    """A report's data on the kill: the kernel's figures at that moment, and the last bill before it.
 
     `bill`, `growth_summary` and `container` are as in AddressSpaceReport, made `bill_age_s` before the kill;
-    None where there is none. `bill_missing` is why there is none, or none of the last change.
+    None without a bill. `bill_missing` is why there is no bill, or no bill of the last change.
     """
 
     anon_bytes: int | None

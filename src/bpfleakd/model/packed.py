@@ -1,4 +1,4 @@
-"""Answers that are kept for later, in a tenth of the memory."""
+"""Compresses answers that are stored, to a tenth of their memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LEVEL = 1
 
 
 class Packed(Generic[_T]):
-    """A struct as compressed bytes: one piece of memory instead of thousands of small ones."""
+    """A struct as compressed bytes: one block of memory instead of thousands of small ones."""
 
     __slots__ = ("_bytes", "_type")
 
@@ -25,9 +25,9 @@ class Packed(Generic[_T]):
 
     @property
     def size_bytes(self) -> int:
-        """How much memory that takes."""
+        """The memory of the compressed struct."""
         return len(self._bytes)
 
     def unpacked(self) -> _T:
-        """The struct again, equal to the one that was packed."""
+        """Restore the struct, equal to the original."""
         return msgspec.msgpack.decode(zlib.decompress(self._bytes), type=self._type)

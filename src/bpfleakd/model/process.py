@@ -1,4 +1,4 @@
-"""A process, and how it is traced."""
+"""A process, and how bpfleakd traces it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ __all__ = [
     "TracingRequest",
 ]
 
-# In place of a rule: a user requested it.
+# Stands for a rule: a user requested it.
 MANUAL = "manual"
 
 
 class ProcessId(Struct, frozen=True, order=True):
-    """A process: its pid and its start time, since pids are used again.
+    """A process: its pid and its start time, since pids are reused.
 
     `start_ticks` is field 22 of /proc/PID/stat, in clock ticks since boot.
     """
@@ -46,16 +46,16 @@ class ProcessState(StrEnum):
     DETACHED = "detached"
 
 
-# How a Go program is recorded: from its own heap profile, whatever the requested mode.
+# A Go program is recorded from its own heap profile, whatever the requested mode.
 GO_PROFILE_MODE = "go-profile"
 
 
 class TracingMode(StrEnum):
-    """How closely a process is traced, and what that costs it.
+    """How closely a process is traced, and at what cost.
 
-    OFF is never touched. WATCH samples its memory from /proc and never attaches. AUTO does so until the
-    memory grows, and then attaches for a while. SAMPLED records a share of the bytes allocated, EXACT every
-    call. INSIDE takes what a sampler inside the process announces (docs/inside.md).
+    OFF ignores the process. WATCH samples its memory from /proc and never attaches. AUTO does the same until
+    the memory grows, and then attaches for a while. SAMPLED records a share of the bytes allocated, EXACT
+    every call. INSIDE records the blocks that a sampler inside the process announces (docs/inside.md).
     """
 
     OFF = "off"
@@ -67,7 +67,7 @@ class TracingMode(StrEnum):
 
 
 class ProcessLabels(Struct, frozen=True):
-    """User, unit, container and so on of a process; None for missing ones.
+    """User, unit, container and so on of a process; None if missing.
 
     `unit` is the innermost systemd unit, `container` the container's id (64 hexadecimal digits), `pod` the
     Kubernetes pod's uid.
@@ -81,7 +81,7 @@ class ProcessLabels(Struct, frozen=True):
 
 
 class TracingRequest(Struct, frozen=True):
-    """How to trace a process. The next daemon reads it again, however this one ends.
+    """How to trace a process. It is stored, so the next daemon reads it however this one ends.
 
     `rule` is its origin: MANUAL, "rule 2", "default"; None if unknown. `live_blocks` is the maximum of
     recorded blocks; None: as configured. At a higher `level` fewer blocks are recorded; `limited` is why, and
@@ -103,12 +103,12 @@ class TracingRequest(Struct, frozen=True):
 
 
 class ProcessSummary(Struct, frozen=True):
-    """One traced process in totals. `unmatched_frees` were of blocks from before the attach.
+    """The totals of one traced process. `unmatched_frees` were of blocks from before the attach.
 
     `mode` is EXACT if every block since the attach was recorded, else SAMPLED, INSIDE or GO_PROFILE_MODE:
-    then the figures of the heap are estimates, with their standard errors. One block in about
+    then the figures of the heap are estimates with standard errors. About one block per
     `sample_interval_bytes` is recorded now; None: all are. `growth_bytes_per_s` is None while unknown.
-    `notes` are sentences on what is missing, and what would give it.
+    `notes` are sentences on missing data and how to get it.
     """
 
     pid: int
@@ -134,13 +134,12 @@ class ProcessSummary(Struct, frozen=True):
 
 
 class ProcessRow(Struct, frozen=True):
-    """A row of `bpfleakctl ps`: the totals, how it is attached and what was missed.
+    """A row of `bpfleakctl ps`: the totals, the kind of attachment and the losses.
 
-    `probe_hits` is how often the process hit a probe, `load_percent` what that costs it, in percent of a
-    core. It was adopted `adopted_count` times; `gap_s` is how long it had no daemon, in all. `limited` is why
-    it is traced less closely than requested, or "". `process_verdict` is its latest verdict; None before the
-    first. `request` is how to trace it; `set_aside` is the error because of which it is not read for a while,
-    or "".
+    `probe_hits` is how often the process hit a probe, `load_percent` the cost of that in percent of a core.
+    It was adopted `adopted_count` times; `gap_s` is its total time without a daemon. `limited` is why it is
+    traced less closely than requested, or "". `process_verdict` is its latest verdict; None before the first.
+    `request` is how to trace it; `set_aside` is the error that suspends its readings for a while, or "".
     """
 
     process: ProcessSummary

@@ -1,4 +1,4 @@
-"""Processes come and go."""
+"""Starts, changes and ends of processes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["ProcessChange", "ProcessEvent", "ProcessEventStats"]
 
 
 class ProcessChange(StrEnum):
-    """Kinds of changes. GAP belongs to no process: events were missed, so all processes have to be checked.
+    """Kinds of changes. GAP belongs to no process: events were missed, so all processes must be checked.
 
-    CHANGED is another name or user: rules may decide otherwise.
+    CHANGED is a new name or user, for which the rules may decide differently.
     """
 
     FORK = "fork"
@@ -32,12 +32,12 @@ class ProcessEvent(Struct, frozen=True):
 
 
 class ProcessEventStats(Struct, frozen=True):
-    """How processes are noticed, and what became of them.
+    """How processes are noticed, and how many were missed or refused.
 
     `source` is "events" (from the kernel) or "scan" (of /proc, slower). `gaps_total` is how often events were
-    missed, `short_lived_total` how many processes ended before they were checked. `missed_total` counts
-    processes that ended before they could be traced as the policy says, by rule; `refused_total` those that
-    could not be traced, by error code. `by_state` counts current processes.
+    missed, `short_lived_total` how many processes ended before they were checked. `missed_total` counts, by
+    rule, processes that ended before they could be traced according to the policy; `refused_total` counts
+    those that could not be traced, by error code. `by_state` counts current processes.
     """
 
     source: str = "none"

@@ -11,7 +11,7 @@ __all__ = ["HeapProfile"]
 
 
 class HeapProfile(Struct, frozen=True):
-    """All that is outstanding in a process, and what profile viewers want to know beside it.
+    """All outstanding memory of a process, with the data that profile viewers need about it.
 
     `time_s` is when it was taken, in seconds since the Epoch; `mappings` are in order of address.
     """

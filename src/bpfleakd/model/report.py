@@ -1,4 +1,4 @@
-"""What is outstanding in a process, by call site."""
+"""Outstanding memory of a process, by call site."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["AwaitedVerdicts", "BlockType", "LeakReport", "SiteReport", "SortKey"
 
 
 class SortKey(StrEnum):
-    """What sites are sorted by, largest first. VERDICT: leaks, then what grows, the fastest first."""
+    """The order of sites, largest first. VERDICT: leaks, then growing sites, the fastest first."""
 
     VERDICT = "verdict"
     GROWTH = "growth"
@@ -31,8 +31,8 @@ class SortKey(StrEnum):
 class BlockType(Struct, frozen=True):
     """A class whose objects are in the blocks of a call site.
 
-    `share` of them hold one (0 to 1), estimated from a sample in which `sampled_count` do. The objects are
-    `offset_bytes` behind the beginning of their blocks, if they are parts of something else.
+    A `share` (0 to 1) of the blocks contains one, estimated from a sample in which `sampled_count` do. The
+    objects begin `offset_bytes` after their blocks' beginning if they are parts of something else.
     """
 
     type: str
@@ -42,16 +42,16 @@ class BlockType(Struct, frozen=True):
 
 
 class SiteReport(Struct, frozen=True):
-    """One call site as it is shown. `site` is the fingerprint of the stack, stable between runs.
+    """One call site of a report. `site` is the fingerprint of the stack, stable between runs.
 
     `temporary_count` is None for kinds other than HEAP. `verdict` to `leak_bytes_per_s` are as in
     SiteVerdict. `reachable` is whether something in the process still points to its blocks, found by a scan
     `scanned_age_s` ago; None if some are lost and some are not, or without a scan. `live_bytes_stderr` and
     `live_count_stderr` are the standard errors of live figures, 0.0 if every block was recorded. `type` is
     the type of most objects of a site of kind MANAGED, whose counts come from samples; `types` are classes of
-    C++ that a site of kind HEAP allocates, the most frequent first. `function_start` is that of the
-    charged frame. `called_by` is the program's own function that called the charged one, if that is of an
-    installed library or package.
+    C++ that a site of kind HEAP allocates, the most frequent first. `function_start` is that of the charged
+    frame. `called_by` is the program's own function that called the charged one, if that is of an installed
+    library or package.
     """
 
     site: str
@@ -85,7 +85,7 @@ class SiteReport(Struct, frozen=True):
 
 
 class SuppressedSites(Struct, frozen=True):
-    """How many call sites a pattern suppresses, and what is live in them."""
+    """The number of call sites that a pattern suppresses, and their live bytes."""
 
     sites: int
     live_bytes: int
@@ -93,15 +93,15 @@ class SuppressedSites(Struct, frozen=True):
 
 
 class LeakReport(Struct, frozen=True):
-    """The answer to "what is outstanding in this process": `sites` sorted, largest first.
+    """The outstanding memory of a process: `sites` sorted, largest first.
 
     Suppressed sites are in the totals, not in `sites`, and by pattern in `suppressed`. `build_ids` are those
     of the files in the stacks, in hex; files without one are missing. `managed` is the managed heap, whose
-    memory call sites of kind COMMIT have; `types` the known types of its live objects, most bytes first.
-    `goroutines` are those of a Go program, by the place that started them; `resources` its file descriptors
-    and threads. While descriptors are recorded, `descriptor_sites` are the call sites with open ones, and
-    `descriptor_totals` has also those of no call site. `oom` is present if the kernel killed the process
-    because memory had run out. `names_pending`: a later report has more names of functions.
+    memory belongs to call sites of kind COMMIT; `types` the known types of its live objects, most bytes
+    first. `goroutines` are those of a Go program, by the place that started them; `resources` its file
+    descriptors and threads. While descriptors are recorded, `descriptor_sites` are the call sites with open
+    ones, and `descriptor_totals` has also those of no call site. `oom` is present if the kernel killed the
+    process because memory had run out. `names_pending`: a later report has more names of functions.
     """
 
     process: ProcessSummary
@@ -121,7 +121,7 @@ class LeakReport(Struct, frozen=True):
 
 
 class AwaitedVerdicts(Struct, frozen=True):
-    """What `attach --wait` found: the worst verdict on a process, its exit code, and all the reports."""
+    """The result of `attach --wait`: the worst verdict on a process, its exit code, and all the reports."""
 
     verdict: Verdict
     exit_code: int

@@ -1,4 +1,4 @@
-"""What a process holds of the kernel's, beside memory."""
+"""Kernel resources of a process other than memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
 
 
 class RecordedDescriptors(StrEnum):
-    """Of which traced processes the call sites that open descriptors are recorded."""
+    """The traced processes whose descriptor-opening call sites are recorded."""
 
     GROWING = "growing"
     ALWAYS = "always"
@@ -28,21 +28,21 @@ class RecordedDescriptors(StrEnum):
 
 
 class ResourceKind(StrEnum):
-    """What is counted."""
+    """Kinds of resources."""
 
     DESCRIPTORS = "descriptors"
     THREADS = "threads"
 
 
 class ResourceShare(Struct, frozen=True):
-    """What so large a share (0 to 1) of those that came since the attach are, in words."""
+    """What this share (0 to 1) of the resources that came since the attach are, in words."""
 
     what: str
     share: float
 
 
 class ResourceUse(Struct, frozen=True):
-    """How many a process has, and whether they become ever more, as a verdict on a call site.
+    """The number of resources of a process, and whether it keeps growing, like a verdict on a call site.
 
     `limit` is the maximum; None: unknown. `growth_per_min` is 0 unless they grow permanently. `shares` are
     filled while they grow, the largest first.
@@ -59,11 +59,11 @@ class ResourceUse(Struct, frozen=True):
 
 
 class DescriptorSite(Struct, frozen=True):
-    """A call site that opens file descriptors, and how many of those it opened are open (`open_count`).
+    """A call site that opens file descriptors, and how many of these are still open (`open_count`).
 
-    `opened_count` includes closed ones; both are of the time since descriptors are recorded. `site` is the
-    fingerprint of the stack. `growth_per_min` is 0 unless they grow permanently. `shares` are filled for the
-    sites with the most, the largest share first. `called_by` is as in SiteReport.
+    `opened_count` includes closed ones; both count from the start of the recording. `site` is the fingerprint
+    of the stack. `growth_per_min` is 0 unless they grow permanently. `shares` are filled for the sites with
+    the most, the largest share first. `called_by` is as in SiteReport.
     """
 
     site: str
@@ -86,9 +86,9 @@ class DescriptorTotals(Struct, frozen=True):
     """All open file descriptors of a process whose descriptors are recorded: the sum of three counts.
 
     `recorded_count` belong to call sites. `earlier_count` have been open since before this daemon began to
-    look. `other_count` came since, by a way that is not recorded; of these `other_growth_per_min` is 0 unless
-    they grow permanently, `other_shares` are what they are, the largest share first, and `other_reason` has
-    all this in words, "" if there are none.
+    record. `other_count` came since, in a way that is not recorded; of these `other_growth_per_min` is 0
+    unless they grow permanently, `other_shares` are their kinds, the largest share first, and `other_reason`
+    describes them in words, "" if there are none.
     """
 
     open_count: int

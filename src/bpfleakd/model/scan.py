@@ -1,4 +1,4 @@
-"""Which blocks are lost."""
+"""Lost blocks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ReachabilitySums(Struct, frozen=True):
 
 
 class ScanMethod(StrEnum):
-    """What the process did while its memory was read: it stood still, at first, or it ran."""
+    """How the process' memory was read: while it was stopped, at first stopped, or running."""
 
     STOPPED = "stopped"
     PARTLY_STOPPED = "partly-stopped"
@@ -51,7 +51,7 @@ class ScanMethod(StrEnum):
 
 
 class ScanCaveat(StrEnum):
-    """Why a scan may be wrong, or overlook something."""
+    """Why a scan may be wrong or incomplete."""
 
     SAMPLED = "sampled"
     BLOCKS_MISSED = "blocks-missed"
@@ -72,9 +72,9 @@ class ScannedBlock(Struct, frozen=True):
 
 
 class ScannedSite(Struct, frozen=True):
-    """The blocks of one call site by kind. `blocks` are those lost, oldest first; others are left out.
+    """The blocks of one call site by kind. `blocks` are lost ones, oldest first, up to a limit.
 
-    `reachable` is true if none is lost, false if those that are hold half of the bytes or more, else None.
+    `reachable` is true if none is lost, false if lost blocks have half of the bytes or more, else None.
     """
 
     site: str
@@ -90,12 +90,12 @@ class ScannedSite(Struct, frozen=True):
 
 
 class ScanReport(Struct, frozen=True):
-    """The answer to "which blocks are lost": those at least `older_than_s` old, the worst site first.
+    """The lost blocks among those at least `older_than_s` old, the worst site first.
 
     `stopped_s` is how long the process was stopped, in one or two pieces; `young_count` blocks were too young
-    to be judged. `caveats` are the limits of the answer. Suppressed sites are not in `sites`, but in the
-    sums, and by pattern in `suppressed`. In `known_heap_bytes` of memory, freed blocks are recognized and
-    point to nothing; elsewhere freed memory counts as in use.
+    for a scan. `caveats` are the limits of the result. Suppressed sites are not in `sites`, but in the sums,
+    and by pattern in `suppressed`. In `known_heap_bytes` of memory, freed blocks are recognized and point to
+    nothing; elsewhere freed memory counts as in use.
     """
 
     process: ProcessSummary

@@ -10,13 +10,13 @@ __all__ = ["AllocationKind", "SiteCounters", "SiteKey", "ThreadShare"]
 
 
 class AllocationKind(StrEnum):
-    """Where outstanding memory came from.
+    """The origin of outstanding memory.
 
     HEAP is from an allocator, GO_HEAP from Go's, as of its last collection. The others are of the address
     space: MMAP is anonymous memory that the program mapped (or its break), COMMIT is reserved memory made
     accessible, THREAD_STACK was mapped as a stack, FILE is backed by a file. PYTHON are the arenas of
-    CPython's object heap. MANAGED is memory of a managed heap, and so part of COMMIT or of Python's arenas:
-    what stays in it, according to the runtime. DESCRIPTOR is no memory: a file descriptor counts as 1.
+    CPython's object heap. MANAGED is memory that stays in a managed heap, according to the runtime, and so
+    part of COMMIT or of Python's arenas. DESCRIPTOR is not memory: a file descriptor counts as 1.
     """
 
     HEAP = "heap"
@@ -38,10 +38,10 @@ class SiteKey(Struct, frozen=True):
 
 
 class SiteCounters(Struct, frozen=True):
-    """The running totals of one call site since attach; estimates, where blocks are sampled.
+    """The running totals of one call site since the attach; estimates if blocks are sampled.
 
     `temporary_count` are the blocks that their thread freed before it allocated another. The variances of the
-    estimates of what is live are in units of 2^16 bytes^2 and of 2^-16 blocks^2 (table/estimates.py).
+    estimates of live figures are in units of 2^16 bytes^2 and of 2^-16 blocks^2 (table/estimates.py).
     """
 
     live_bytes: int
@@ -55,7 +55,7 @@ class SiteCounters(Struct, frozen=True):
 
 
 class ThreadShare(Struct, frozen=True):
-    """Memory that one thread allocated and that is not freed yet."""
+    """Memory that one thread allocated and that is still live."""
 
     tid: int
     comm: str

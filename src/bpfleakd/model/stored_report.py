@@ -1,4 +1,4 @@
-"""Reports that are remembered."""
+"""Stored reports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["StoredReport", "StoredReportEntry"]
 
 
 class StoredReportEntry(Struct, frozen=True):
-    """A report that is remembered: of which process, and its totals. `kept_s` is the time of day (Unix).
+    """A stored report: its process and its totals. `kept_s` is the time of day (Unix).
 
     `state` is how the process, or its tracing, ended; `sites` are those it had, of which the report has the
     largest.
@@ -30,7 +30,7 @@ class StoredReportEntry(Struct, frozen=True):
 
 
 class StoredReport(Struct, frozen=True):
-    """A report that is remembered, whole."""
+    """A complete stored report."""
 
     kept: StoredReportEntry
     report: LeakReport

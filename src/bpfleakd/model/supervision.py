@@ -1,4 +1,4 @@
-"""What is done with each process of this host."""
+"""What bpfleakd does with each process of this host."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["SupervisedProcess", "SupervisionState"]
 
 
 class SupervisionState(StrEnum):
-    """What is being done with a process of this host.
+    """What bpfleakd does with a process of this host.
 
-    DECIDING: it has just started, or executed something. OFF: nothing, by the policy. WATCHED: its memory is
+    DECIDING: it has just started, or executed something. OFF: the policy excludes it. WATCHED: its memory is
     sampled from /proc. ATTACHING: about to be traced. TRACED. WAITING: it should be traced, but a limit was
     reached. REFUSED: it should be traced, but cannot be. DETACHED: a user detached it.
     """
@@ -32,8 +32,8 @@ class SupervisionState(StrEnum):
 class SupervisedProcess(Struct, frozen=True):
     """A process of this host, the policy's decision, and what bpfleakd does with it.
 
-    `rule` is what decided: "rule 2", "default", "manual", or what excludes it. `reason` is why it is in this
-    state, "" if that says it all.
+    `rule` is what decided: "rule 2", "default", "manual", or what excludes it. `reason` explains the state,
+    "" if it explains itself.
     """
 
     pid: int

@@ -27,7 +27,7 @@ class Verdict(StrEnum):
     UNKNOWN = "unknown"
 
 
-# By how much attention they deserve.
+# In order of importance.
 VERDICTS = (
     Verdict.LEAK,
     Verdict.GROWING,
@@ -39,9 +39,9 @@ VERDICTS = (
 
 
 class SiteVerdict(Struct, frozen=True):
-    """A verdict on a call site, the evidence for it from 0 to 1, and why, in words.
+    """A verdict on a call site, the evidence for it from 0 to 1, and the reason in words.
 
-    `leak_bytes_per_s` is what it permanently retains, for LEAK and GROWING, else 0.
+    `leak_bytes_per_s` is the memory that it permanently retains per second, for LEAK and GROWING, else 0.
     """
 
     verdict: Verdict
@@ -51,20 +51,20 @@ class SiteVerdict(Struct, frozen=True):
 
 
 def churn_words(live_count: int, allocated_count: int) -> str:
-    """Why it is churn, where counters are all that is known."""
+    """The reason for churn, if only counters are known."""
     if live_count == 0:
         return f"all {allocated_count:,} blocks were freed again"
     return f"{allocated_count - live_count:,} of {allocated_count:,} blocks were freed again"
 
 
 class ProcessVerdict(Struct, frozen=True):
-    """Whether a process leaks, and why it is thought so, in words.
+    """Whether a process leaks, and the reason in words.
 
     `leak_bytes_per_s` is the sum over its leaking call sites. `memory_bytes_per_s` is how fast its anonymous
     memory grows, between `_low` and `_high` with 95 % confidence; None while unknown. `explained_share`, 0 to
     1, is the share of leaking and growing call sites in that; None if it does not grow. `limit` is the one
-    with the least room, or that of a managed heap that leaks, if it is reached earlier. `limit_reached_s` is
-    when, at this rate; None if no prediction is possible.
+    with the least room, or that of a leaking managed heap, if that is reached earlier. `limit_reached_s` is
+    the time until it is reached at this rate; None if no prediction is possible.
     """
 
     verdict: Verdict

@@ -12,7 +12,7 @@ __all__ = ["WatchState", "WatchSummary", "WatchedProcess"]
 
 
 class WatchState(StrEnum):
-    """Where a process stands whose memory is watched.
+    """The state of a watched process.
 
     WATCHED does not grow. GROWING does, and waits for a window of tracing; it is traced in a WINDOW, and
     rests after it (PAUSED). REFUSED grows and cannot be traced.
@@ -29,8 +29,8 @@ class WatchedProcess(Struct, frozen=True):
     """A process whose anonymous memory is watched; `windows` is how often it was traced.
 
     `growth_bytes_per_s` is 0 unless it grows persistently, `next_look_s` the time until it may be traced
-    again, None if that is not planned. `reason` is why attaching failed, or "". `descriptors` is how many
-    file descriptors it has, None unless these are counted; `descriptors_reason` says that they grow, or "".
+    again, None if that is not planned. `reason` is why attaching failed, or "". `descriptors` is the number
+    of its file descriptors, None unless counted; `descriptors_reason` says that it grows, or "".
     """
 
     pid: int

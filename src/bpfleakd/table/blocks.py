@@ -1,12 +1,12 @@
 """Selects the outstanding blocks to list where there are too many to list them all.
 
 Rules:
-* Every block that is old enough counts in the sums of its site; at most `limit` are listed.
-* The list is divided evenly: a site has all its blocks in it, or as many as any other. The remainder of the
-  division goes to the largest sites.
-* Of each site, the oldest blocks are listed.
-* Blocks come in batches and are not kept, since there may be millions. A dropped block could never be listed,
-  since more blocks can only make each site's part of the list smaller.
+  - Every block that is old enough counts in the sums of its site; at most `limit` are listed.
+  - The list is divided evenly: a site has all its blocks in it, or as many as any other. The remainder of the
+    division goes to the largest sites.
+  - Of each site, the oldest blocks are listed.
+  - Blocks come in batches and are not kept, since there may be millions. A dropped block could never be
+    listed, since more blocks can only make each site's part of the list smaller.
 """
 
 from __future__ import annotations

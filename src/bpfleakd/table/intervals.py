@@ -1,9 +1,9 @@
 """Disjoint intervals of addresses, in order, each with a value.
 
 Rules:
-* Intervals are sorted, disjoint and not empty.
-* Two touching intervals have different values, compared by identity; those with the same value are joined.
-* Every search is a bisection. The remaining cost is moving list items behind an insertion.
+  - Intervals are sorted, disjoint and not empty.
+  - Two touching intervals have different values, compared by identity; those with the same value are joined.
+  - Every search is a bisection. The remaining cost is moving list items behind an insertion.
 """
 
 from __future__ import annotations

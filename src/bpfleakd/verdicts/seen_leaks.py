@@ -1,9 +1,9 @@
 """Remembers leaks that finer sampling has shown and that the current sampling cannot show.
 
 Rules:
-* A leak found by evidence is remembered with its rate of steps.
-* After sampling became coarser, it stays a leak until _ENOUGH of its steps would have been recorded, so that
-  their absence is evidence. Until then only the earlier evidence counts.
+  - A leak found by evidence is remembered with its rate of steps.
+  - After sampling became coarser, it stays a leak until _ENOUGH of its steps would have been recorded, so
+    that their absence is evidence. Until then only the earlier evidence counts.
 """
 
 from __future__ import annotations

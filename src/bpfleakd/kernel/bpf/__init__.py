@@ -1,8 +1,8 @@
 """bpf(2) and perf_event_open(2), by ctypes.
 
-Small on purpose: a process that opens pinned objects through this module needs 11 MB, one that imports
-bcc 125 MB. Objects are file descriptors (int); the caller closes them. Every failure is an OSError
-with the errno of the system call; callers translate it where they know what was being attempted.
+A process that opens pinned objects through this module takes 11 MB; one that imports bcc takes 125 MB.
+Objects are file descriptors (int); the caller closes them. Every failure is an OSError with the errno of the
+system call; callers that know the purpose translate it.
 
 Structure layouts are those of union bpf_attr in include/uapi/linux/bpf.h and struct perf_event_attr.
 """

@@ -1,4 +1,4 @@
-"""bpf(2) by ctypes: the call, and what all of its commands share."""
+"""bpf(2) by ctypes: the call, and helpers for all commands."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NAME_BYTES = 16
 
 
 class Command(IntEnum):
-    """enum bpf_cmd, those used here."""
+    """enum bpf_cmd: the commands used here."""
 
     MAP_CREATE = 0
     MAP_LOOKUP_ELEM = 1
@@ -73,17 +73,17 @@ def address_of(buffer: bytes | bytearray | np.ndarray | None) -> int:
 
 
 def object_name(text: str) -> bytes:
-    """What the kernel takes as the name of an object."""
+    """A text as the kernel accepts it for an object's name."""
     return text.encode()[: _NAME_BYTES - 1]
 
 
 def object_pin(fd: int, path: Path) -> None:
-    """Give the object a name under bpffs. FileExistsError if the name is taken."""
+    """Pin the object under a name in bpffs. Raises FileExistsError if the name is taken."""
     target = os.fsencode(path) + b"\0"
     bpf_call(Command.OBJ_PIN, struct.pack("=QII", address_of(target), fd, 0))
 
 
 def object_get(path: Path) -> int:
-    """Open a pinned object. FileNotFoundError if it does not exist."""
+    """Open a pinned object. Raises FileNotFoundError if it does not exist."""
     target = os.fsencode(path) + b"\0"
     return bpf_call(Command.OBJ_GET, struct.pack("=QII", address_of(target), 0, 0))

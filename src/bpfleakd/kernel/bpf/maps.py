@@ -1,4 +1,4 @@
-"""BPF maps by bpf(2): making, describing, reading and writing them, one entry or many at a time."""
+"""BPF maps by bpf(2): create, describe, read and write them, one entry or many at a time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _ANY = 0
 
 
 class MapType(IntEnum):
-    """enum bpf_map_type, those used here."""
+    """enum bpf_map_type: the types used here."""
 
     HASH = 1
     ARRAY = 2
@@ -50,7 +50,7 @@ class MapType(IntEnum):
 
 
 class MapInfo(NamedTuple):
-    """What a map was made with; `type` is of enum bpf_map_type."""
+    """The parameters of a map; `type` is of enum bpf_map_type."""
 
     type: int
     key_bytes: int
@@ -62,7 +62,7 @@ class MapInfo(NamedTuple):
 def map_create(
     map_type: int, key_bytes: int, value_bytes: int, entries: int, flags: int, name: str, inner_fd: int = 0
 ) -> int:
-    """Make a map and return its descriptor. Those in a map of maps are all like the map `inner_fd`."""
+    """Create a map and return its descriptor. All maps in a map of maps are like the map `inner_fd`."""
     attributes = struct.pack(
         "=IIIIIII16s", map_type, key_bytes, value_bytes, entries, flags, inner_fd, 0, object_name(name)
     )
@@ -70,12 +70,15 @@ def map_create(
 
 
 def map_get(map_id: int) -> int:
-    """Open a map by its id, which a look-up in a map of maps gives. FileNotFoundError if it is gone."""
+    """Open a map by its id, the result of a look-up in a map of maps.
+
+    Raises FileNotFoundError if it is gone.
+    """
     return bpf_call(Command.MAP_GET_FD_BY_ID, struct.pack("=III", map_id, 0, 0))
 
 
 def map_info(fd: int) -> MapInfo:
-    """Return what a map was made with."""
+    """The parameters of a map."""
     info = bytearray(256)
     bpf_call(Command.OBJ_GET_INFO_BY_FD, struct.pack("=IIQ", fd, len(info), address_of(info)))
     kind, _id, key_bytes, value_bytes, entries, flags = struct.unpack_from("=IIIIII", info)
@@ -83,12 +86,12 @@ def map_info(fd: int) -> MapInfo:
 
 
 def is_map(fd: int) -> bool:
-    """Whether a descriptor is that of a map, not of a link or program."""
+    """Whether a descriptor is a map's, not a link's or program's."""
     return "\nmap_type:" in Path(f"/proc/self/fdinfo/{fd}").read_text()
 
 
 def map_update(fd: int, key: bytes, value: bytes, flags: int = _ANY) -> None:
-    """Insert or replace an entry. OSError(E2BIG) if the map is full."""
+    """Insert or replace an entry. Raises OSError(E2BIG) if the map is full."""
     bpf_call(Command.MAP_UPDATE_ELEM, struct.pack("=IxxxxQQQ", fd, address_of(key), address_of(value), flags))
 
 
@@ -103,7 +106,10 @@ def map_lookup(fd: int, key: bytes, value_bytes: int) -> bytes | None:
 
 
 def map_lookup_many(fd: int, keys: np.ndarray, value_type: np.dtype) -> tuple[NDArray[np.bool_], np.ndarray]:
-    """Look up keys one by one, 1.5 us each: whether each was found, and the values, else zeroes."""
+    """Look up keys one by one, 1.5 us each.
+
+    Returns whether each was found, and the values, zeroes for missing ones.
+    """
     keys = np.ascontiguousarray(keys)
     values, found = np.zeros(len(keys), value_type), np.ones(len(keys), np.bool_)
     attributes = (ctypes.c_uint64 * 4)(fd)
@@ -121,7 +127,7 @@ def map_lookup_many(fd: int, keys: np.ndarray, value_type: np.dtype) -> tuple[ND
 
 
 def map_delete(fd: int, key: bytes) -> bool:
-    """Remove an entry; return whether it was there."""
+    """Remove an entry; returns whether it existed."""
     try:
         bpf_call(Command.MAP_DELETE_ELEM, struct.pack("=IxxxxQQQ", fd, address_of(key), 0, 0))
     except FileNotFoundError:
@@ -130,7 +136,7 @@ def map_delete(fd: int, key: bytes) -> bool:
 
 
 def map_keys(fd: int, key_bytes: int) -> Iterator[bytes]:
-    """Walk the keys. A map that changes meanwhile may show some twice or start again."""
+    """Yield the keys. If the map changes meanwhile, some keys may come twice, or the walk may restart."""
     key: bytes | None = None
     while True:
         following = bytearray(key_bytes)
@@ -149,8 +155,8 @@ def map_batches(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Read a hash map in batches of (keys, values); the arrays are overwritten by the next batch.
 
-    Entries are copied one by one while the programs run: each is whole, together they are not a
-    snapshot. BPF_MAP_LOOKUP_BATCH returns ENOSPC where a bucket does not fit; the batch then doubles.
+    Entries are copied one by one while the programs run: each entry is consistent, but together they are not
+    a snapshot. BPF_MAP_LOOKUP_BATCH returns ENOSPC if a bucket does not fit; the batch then doubles.
     """
     position: bytes | None = None
     keys = np.empty(batch_entries, key_type)
@@ -172,13 +178,13 @@ def map_batches(
 
 
 def map_delete_many(fd: int, keys: np.ndarray) -> None:
-    """Remove the existing entries of these keys."""
+    """Remove the entries of these keys, if they exist."""
     keys = np.ascontiguousarray(keys)
     while len(keys):
         number, count = _batch(Command.MAP_DELETE_BATCH, fd, keys)
         if number not in (0, errno.ENOENT):
             raise OSError(number, os.strerror(number))
-        # It stops at the first that is not there.
+        # The command stops at the first missing key.
         keys = keys[count + 1 :]
 
 
@@ -190,7 +196,7 @@ def _batch(
     position: bytes | None = None,
     following: bytearray | None = None,
 ) -> tuple[int, int]:
-    """Run a command on many entries: the error's number, 0 for none, and how many entries it got through."""
+    """Run a command on many entries; returns the error number (0: none) and the entries processed."""
     addresses = map(address_of, (position, following, keys, values))
     attributes = bytearray(struct.pack("=QQQQIIQQ", *addresses, len(keys), fd, 0, 0))
     buffer = (ctypes.c_char * len(attributes)).from_buffer(attributes)

@@ -1,4 +1,4 @@
-"""perf_event_open(2) by ctypes: events of tracepoints and uprobes, which programs are linked to."""
+"""perf_event_open(2) by ctypes: events of tracepoints and uprobes, to link programs to."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def has_tracepoint(tracepoint: str) -> bool:
 def open_tracepoint_event(tracepoint: str) -> int:
     """Open a perf event of a tracepoint such as "syscalls/sys_enter_mmap"; returns its descriptor.
 
-    FileNotFoundError if the tracepoint does not exist, or tracefs is not mounted.
+    Raises FileNotFoundError if the tracepoint does not exist, or tracefs is not mounted.
     """
     number = int((_TRACEFS / "events" / tracepoint / "id").read_text())
     attributes = bytearray(128)
     struct.pack_into("=IIQ", attributes, 0, _PERF_TYPE_TRACEPOINT, len(attributes), number)
-    # For all processes, on any one processor: a program that is linked to it runs on all of them.
+    # For all processes, on any single processor: a program linked to it runs on all of them.
     return _perf_event_open(attributes, pid=-1, cpu=0, name=tracepoint)
 
 
 def open_recorded_tracepoint_event(tracepoint: str, cpu: int) -> int:
-    """Open a perf event that records what a tracepoint writes on one processor, to a ring to be mapped.
+    """Open a perf event that records a tracepoint's records on one processor, in a ring to be mapped.
 
     Each sample has its time (CLOCK_MONOTONIC) and the tracepoint's record. Raises as `open_tracepoint_event`.
     """
@@ -60,13 +60,13 @@ def open_recorded_tracepoint_event(tracepoint: str, cpu: int) -> int:
 
 
 def open_shared_event(number: int, pid: int) -> int:
-    """Open a perf event of tracing event `number` for process `pid`, which counts nothing itself.
+    """Open a perf event of tracing event `number` for process `pid`, which itself counts nothing.
 
-    A program that is linked to another perf event of the same tracing event runs for this process as well.
+    A program linked to another perf event of the same tracing event runs for this process as well.
     """
     attributes = bytearray(128)
     struct.pack_into("=IIQ", attributes, 0, _PERF_TYPE_TRACEPOINT, len(attributes), number)
-    # Not enabled: an enabled one is switched at each context switch. The probe exists anyway.
+    # Not enabled: the kernel would switch an enabled event at each context switch. The probe exists anyway.
     struct.pack_into("=Q", attributes, 40, _PERF_DISABLED)
     return _perf_event_open(attributes, pid=pid, cpu=-1, name=f"event {number}")
 

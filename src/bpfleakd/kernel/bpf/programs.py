@@ -1,4 +1,4 @@
-"""BPF programs by bpf(2): loading them, what the kernel says of them, and linking them to events."""
+"""BPF programs by bpf(2): load them, query them, and link them to events."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LINK_FLAG_UPROBE_RETURN = 1
 
 
 class ProgramType(IntEnum):
-    """enum bpf_prog_type, those used here."""
+    """enum bpf_prog_type: the types used here."""
 
     KPROBE = 2
     TRACEPOINT = 5
@@ -39,7 +39,7 @@ class ProgramType(IntEnum):
 
 
 class AttachType(IntEnum):
-    """enum bpf_attach_type, those used here."""
+    """enum bpf_attach_type: the types used here."""
 
     NONE = 0
     PERF_EVENT = 41
@@ -48,7 +48,7 @@ class AttachType(IntEnum):
 
 
 def program_load(program_type: ProgramType, instructions: bytes, attach_type: AttachType, name: str) -> int:
-    """Verify and load a program. OSError carries the last lines of the verifier's log."""
+    """Verify and load a program. An OSError contains the last lines of the verifier's log."""
     license_text = b"GPL\0"
     log = bytearray(0)
     for log_bytes in (0, 1 << 20):
@@ -77,7 +77,7 @@ def program_load(program_type: ProgramType, instructions: bytes, attach_type: At
 
 
 def program_machine_code(fd: int) -> bytes:
-    """What the JIT made of a program; empty if the kernel interprets it or keeps it (kptr_restrict)."""
+    """The JIT's machine code of a program; empty if the kernel interprets it or hides it (kptr_restrict)."""
     room = 0
     while True:
         code = bytearray(room)
@@ -93,7 +93,7 @@ def program_machine_code(fd: int) -> bytes:
 
 
 def program_misses(fd: int) -> int:
-    """How often the kernel has left out a run of a program; 0 where it does not count that."""
+    """How many runs of a program the kernel has skipped; 0 if it does not count them."""
     info = bytearray(_PROGRAM_INFO_BYTES)
     bpf_call(Command.OBJ_GET_INFO_BY_FD, struct.pack("=IIQ", fd, len(info), address_of(info)))
     (misses,) = struct.unpack_from("=Q", info, _RECURSION_MISSES_AT)
@@ -117,10 +117,10 @@ def link_uprobe_multi(
 ) -> int:
     """Attach a program at file offsets of `path` in process `pid`; returns the link.
 
-    `cookies` maps each offset to what bpf_get_attach_cookie returns there, and `semaphores` to the offset
-    of the number that the kernel counts up in the process for as long as the probe is there; 0: none.
+    `cookies` maps each offset to the result of bpf_get_attach_cookie there, and `semaphores` to the offset of
+    the counter that the kernel increments in the process while the probe exists; 0: none.
 
-    ESRCH if the process is gone, EINVAL or EOPNOTSUPP from a kernel without this attach type.
+    Raises OSError: ESRCH if the process is gone, EINVAL or EOPNOTSUPP from a kernel without this attach type.
     """
     name = os.fsencode(path) + b"\0"
     offsets = np.array(list(cookies.keys()), np.uint64)
@@ -149,7 +149,7 @@ def link_uprobe_multi(
 def link_perf_event(program_fd: int, event_fd: int, cookie: int) -> int:
     """Attach a program to a perf event; returns the link, which keeps the event alive.
 
-    `event_fd` is closed, also if that fails.
+    Closes `event_fd`, also on failure.
     """
     attributes = struct.pack("=IIIIQ", program_fd, event_fd, AttachType.PERF_EVENT, 0, cookie)
     try:

@@ -1,1 +1,1 @@
-"""What bcc makes of our C: the source that it gets, and the programs that come back, cached."""
+"""Compilation by bcc: its source text, and a cache of the programs."""

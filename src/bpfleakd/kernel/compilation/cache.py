@@ -1,4 +1,4 @@
-"""Compiled programs kept between runs, so that the next start needs no compiler."""
+"""Compiled programs cached between runs, so the next start needs no compiler."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from bpfleakd.kernel.file_cache import FileCache
 
 __all__ = ["CompileCache"]
 
-# More than there are ways to attach times walkers, so that a change of them to and fro needs no compiler.
+# More than the number of attach methods times walkers, so switching between them needs no compiler.
 _KEPT = 8
 _BYTES_MAX = 16 << 20
 
 
 class CompileCache:
-    """Files in `directory`, made if it is missing; None keeps nothing."""
+    """Files in `directory`, created if missing; with None, nothing is cached."""
 
     def __init__(self, directory: Path | None) -> None:
         self._files: FileCache | None = None
@@ -23,10 +23,10 @@ class CompileCache:
             self._files = FileCache(directory, "programs", files_max=_KEPT, file_bytes_max=_BYTES_MAX)
 
     def read(self, key: str) -> CompiledPrograms | None:
-        """Return what was kept as `key`; None if there is nothing, or nothing that can be trusted."""
+        """The programs stored as `key`; None if there are none, or none that can be trusted."""
         return None if self._files is None else self._files.read(key, CompiledPrograms.from_json)
 
     def write(self, key: str, programs: CompiledPrograms) -> None:
-        """Store programs, completely or not at all; a failure is logged, and does no harm."""
+        """Store programs, completely or not at all; a failure is logged and otherwise ignored."""
         if self._files is not None:
             self._files.write(key, programs.to_json())

@@ -1,7 +1,7 @@
-"""Compiled programs with the maps that they use, as values: what bcc makes, and what can be kept in a file.
+"""Compiled programs with their maps, as values that can be stored in a file.
 
-bcc leaves the descriptors of its maps in the instructions. Here they become indexes of `maps`, so that a
-process without a compiler can load the programs again, with other maps.
+bcc puts the descriptors of its maps into the instructions. Here they become indexes of `maps`, so a process
+without a compiler can load the programs again, with other maps.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ __all__ = ["CompiledMap", "CompiledPrograms", "with_descriptors"]
 _INSTRUCTION = struct.Struct("=BBhi")
 _LOAD_WIDE = 0x18  # BPF_LD | BPF_IMM | BPF_DW, two instructions long
 _MAP_DESCRIPTOR = 1  # BPF_PSEUDO_MAP_FD, as its source register
-# In the form of the file.
+# The version of the file format.
 _VERSION = 1
 
 
 class CompiledMap(Struct, frozen=True):
-    """A map to be made. `template` names the map that those inside it are like, if it is a map of maps."""
+    """A map to create. `template` names the map that inner maps are like, if it is a map of maps."""
 
     name: str
     type: int
@@ -40,7 +40,7 @@ class CompiledMap(Struct, frozen=True):
 
 
 class CompiledPrograms(Struct, frozen=True):
-    """`functions` maps the C function to its instructions; templates come before the maps that name them."""
+    """`functions` maps each C function to its instructions; templates precede the maps that name them."""
 
     maps: tuple[CompiledMap, ...]
     functions: Mapping[str, bytes]
@@ -56,14 +56,14 @@ class CompiledPrograms(Struct, frozen=True):
         return cls(tuple(maps), {name: _with_maps(code, numbers) for name, code in functions.items()})
 
     def to_json(self) -> bytes:
-        """The content of a file; `from_json` reads it."""
+        """The content of a file, for `from_json`."""
         functions = {name: base64.b64encode(code).decode() for name, code in self.functions.items()}
         maps = [asdict(each) for each in self.maps]
         return json.dumps({"version": _VERSION, "maps": maps, "functions": functions}).encode()
 
     @classmethod
     def from_json(cls, text: bytes) -> CompiledPrograms:
-        """Raises ValueError, KeyError or TypeError for anything that is not such a file."""
+        """Restore the programs. Raises ValueError, KeyError or TypeError for anything but such a file."""
         content = json.loads(text)
         if content["version"] != _VERSION:
             raise ValueError(f"version {content['version']}")
@@ -73,7 +73,7 @@ class CompiledPrograms(Struct, frozen=True):
         )
 
     def make_maps(self) -> dict[str, int]:
-        """Make the maps; returns their descriptors by name. Raises OSError, and leaves none of them then."""
+        """Create the maps; returns their descriptors by name. Raises OSError, and then leaves no map."""
         made: dict[str, int] = {}
         try:
             for each in self.maps:
@@ -89,12 +89,12 @@ class CompiledPrograms(Struct, frozen=True):
 
 
 def with_descriptors(code: bytes, descriptors: list[int]) -> bytes:
-    """Put descriptors, by the numbers of the maps, into instructions."""
+    """Replace the numbers of maps in instructions by descriptors."""
     return _with_maps(code, dict(enumerate(descriptors)))
 
 
 def _with_maps(code: bytes, replacements: Mapping[int, int]) -> bytes:
-    """Replace what the instructions that load maps name them by."""
+    """Replace the source of the instructions that load maps."""
     changed = bytearray(code)
     offset = 0
     while offset < len(changed):

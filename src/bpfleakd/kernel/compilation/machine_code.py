@@ -1,7 +1,7 @@
-"""Whether a program runs on the stack of its task; bpf/stack.h says why it must.
+"""Whether a program runs on the stack of its task, as it must (see bpf/stack.h).
 
-The kernel hands out the machine code of a program unless kernel.kptr_restrict is 2. With a private stack the
-x86-64 JIT (6.13, emit_priv_frame_ptr in arch/x86/net/bpf_jit_comp.c) has the program's frame begin at an
+The kernel provides the machine code of a program unless kernel.kptr_restrict is 2. With a private stack the
+x86-64 JIT (6.13, emit_priv_frame_ptr in arch/x86/net/bpf_jit_comp.c) lets the program's frame begin at an
 address per CPU, in a register that programs use for nothing else:
 
     movabs $PRIVATE_STACK, %r9

@@ -1,4 +1,4 @@
-"""The maps of a module that bcc has compiled."""
+"""The maps of a module compiled by bcc."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["map_descriptors"]
 def map_descriptors(library: Any, module: int) -> dict[str, int]:
     """The descriptors of all maps of `module` by name; `library` is bcc.lib.
 
-    Python's side of bcc knows only those whose types it can read.
+    bcc's Python interface only knows the maps whose types it can read.
     """
     table_name, table_fd = library.bpf_table_name, library.bpf_table_fd_id
     table_name.restype = ctypes.c_char_p

@@ -1,4 +1,4 @@
-"""What programs are made for."""
+"""Options for compiling and loading the programs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Capacities", "LoadOptions"]
 
 
 class Capacities(Struct, frozen=True):
-    """Maximum entries of the maps; `process_sites` of the sites, and stacks, may be of one process."""
+    """Maximum entries of the maps; `process_sites` is the maximum of sites, and of stacks, per process."""
 
     processes: int
     sites: int
@@ -25,9 +25,9 @@ class Capacities(Struct, frozen=True):
 
 
 class LoadOptions(Struct, frozen=True):
-    """How programs are made. `method` and `walker` None take the best that works.
+    """How to build programs. `method` and `walker` None choose the best that works.
 
-    `cache_directory` None keeps nothing.
+    With `cache_directory` None, nothing is cached.
     """
 
     capacities: Capacities

@@ -1,7 +1,7 @@
-"""The BPF source as one text, and where it lies.
+"""The BPF source as one text, and its location.
 
-bcc rewrites map accesses in the main file only, so the headers that hold any are put into it here, in
-the way of the C preprocessor, with #line marks so that its messages name the right file.
+bcc rewrites map accesses in the main file only. So the headers with map accesses are inserted into it, as the
+C preprocessor does, with #line marks so that compiler messages name the right file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _INCLUDE = re.compile(r'\s*#\s*include\s+"([^"/]+)"')
 
 
 def bpf_directory() -> Path:
-    """The directory of the BPF sources: in the installed package, else beside `src/` in a checkout.
+    """The directory of the BPF sources: in the installed package, else next to `src/` in a checkout.
 
     Raises FileNotFoundError if it is in neither place.
     """
@@ -29,7 +29,7 @@ def bpf_directory() -> Path:
 
 
 def flattened(directory: Path, name: str = _MAIN) -> str:
-    """Return the text of a source file with its quoted includes in their place."""
+    """The text of a source file, with its quoted includes replaced by their content."""
     lines = [f'#line 1 "{name}"']
     for number, line in enumerate((directory / name).read_text().splitlines(), start=1):
         include = _INCLUDE.match(line)

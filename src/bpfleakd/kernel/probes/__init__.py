@@ -1,1 +1,1 @@
-"""Probes: where they go in a function, how they are attached, shared and priced."""
+"""Probes: where they are placed in a function, how they are attached and shared, and what they cost."""

@@ -1,10 +1,10 @@
-"""Static probes of samplers inside programs: which there are in a file, and whether they can be trusted.
+"""Static probes of samplers inside programs: finds those of a file, and verifies them.
 
-A note may say anything, and a breakpoint in the middle of an instruction ends the process that runs into
-it. So a probe is taken only where the file's own code bears it out: it is a `nop` (which is what is put
-there to be a probe), counted in instructions from where the call frame information or a symbol of that file
-says that a function begins. Its semaphore, which the kernel counts up in the memory of the process, has to
-be data that the file says is written to.
+A note may contain anything, and a breakpoint in the middle of an instruction ends the process that reaches
+it. So a probe is accepted only if the file's own code confirms it: it is a `nop` (the placeholder for a
+probe), reached by decoding instructions from a function's beginning according to the call frame information
+or a symbol of that file. Its semaphore, which the kernel increments in the memory of the process, must be in
+writable data of the file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["ARGUMENT_COUNTS", "PROVIDER", "AnnouncedProbe", "announced_probes"]
 
 PROVIDER = "otel_memory"
 ARGUMENT_COUNTS = {"alloc": 3, "free": 1}
-"""The probes that are used, and how many arguments each has."""
+"""The probes that bpfleakd uses, with the number of their arguments."""
 
 _LONGEST_FUNCTION_BYTES = 64 * 1024
 _LONGEST_INSTRUCTION_BYTES = 15
@@ -36,7 +36,7 @@ Disassemble: TypeAlias = Callable[[bytes, int], Iterable[tuple[int, str]]]
 class AnnouncedProbe(Struct, frozen=True):
     """A probe by its name and address; offsets are those of the file, `semaphore` 0 if it has none.
 
-    `refusal`: why nothing can be probed there.
+    `refusal`: why it cannot be probed.
     """
 
     name: str
@@ -96,7 +96,7 @@ def _is_data(image: ElfImage, vaddr: int) -> bool:
 
 
 def _is_nop(image: ElfImage, start: int | None, vaddr: int, disassemble: Disassemble) -> bool:
-    """Whether the instructions of a function, one after the other, come to a nop at `vaddr`."""
+    """Whether decoding the instructions of a function reaches a nop at `vaddr`."""
     if start is None or vaddr - start >= _LONGEST_FUNCTION_BYTES:
         return False
     code = image.read(start, vaddr - start + _LONGEST_INSTRUCTION_BYTES)

@@ -1,8 +1,8 @@
-"""What a probe costs a program on this machine: measured on ourselves, in a few milliseconds.
+"""What a probe costs a program on this machine, measured on the daemon itself in a few milliseconds.
 
-The functions that are probed are made for it, four instructions in a file in memory. They begin as most
-allocator functions do, with an instruction that the kernel emulates; what a library's begin with depends on
-how it was built, and single-stepping costs ten times as much (bench/results).
+The probed functions are made for this, four instructions in a file in memory. They begin like most allocator
+functions, with an instruction that the kernel emulates; the beginning of a library's functions depends on its
+build, and single-stepping costs ten times as much (bench/results).
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ _PAIR_HITS = 3  # an entry and its return, and the entry of the release
 
 
 def measure_price(linker: Linker, maps: Maps) -> ProbeCost:
-    """Measure with programs attached by `linker`. OSError if that is not possible here, or CapacityError."""
+    """Measure with programs attached by `linker`.
+
+    Raises OSError if that is not possible, or CapacityError.
+    """
     pid = os.getpid()
     with _Functions() as functions:
         points = [
@@ -75,7 +78,7 @@ class _Functions:
         os.close(self._fd)
 
     def times_ns(self) -> tuple[float, float]:
-        """A call that releases an unknown block, and one that allocates together with its release."""
+        """The times of a call that releases an unknown block, and of an allocation with its release."""
         kind = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_size_t, ctypes.c_size_t)
         address = np.frombuffer(self._code, np.uint8).ctypes.data
         allocate, release = kind(address), kind(address + _RELEASE_OFFSET)
@@ -88,7 +91,7 @@ class _Functions:
 
 
 def _call_ns(call: Callable[[], object]) -> float:
-    """The fastest of some rounds, in a separate thread: some methods do not see that of the attach."""
+    """The fastest of some rounds, in a separate thread: some methods do not see the attaching thread."""
     rounds: list[float] = []
 
     def measure() -> None:

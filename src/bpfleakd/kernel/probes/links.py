@@ -1,10 +1,10 @@
-"""Uprobe links: from a list of probe points in one file to the links that keep the programs there.
+"""Uprobe links: turns the probe points of a file into links that keep the programs attached.
 
-A link is a file descriptor; the breakpoints go when it is closed. Only pages of the given process get
+A link is a file descriptor; closing it removes its breakpoints. Only pages of the given process get
 breakpoints: the kernel filters by pid.
 
-The first process of a file gets its own links, by the best method; those that come while it is traced
-share probes (shared_probes.py), since further links would make its calls dearer, and theirs.
+The first process of a file gets its own links, by the best method; those attached while it is traced share
+probes (shared.py), since further links would make the calls of all of them more expensive.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WITHOUT_RETURN = (FunctionRole.RELEASE, FunctionRole.LIBRARIES_CHANGED)
 
 
 def close_all(descriptors: Sequence[int]) -> None:
-    """Close descriptors, whatever each of them says."""
+    """Close descriptors, ignoring errors."""
     for descriptor in descriptors:
         with contextlib.suppress(OSError):
             os.close(descriptor)
@@ -40,8 +40,8 @@ def close_all(descriptors: Sequence[int]) -> None:
 class SampledPoint(Struct, frozen=True):
     """A static probe of a sampler inside the process (announced.py), entry only.
 
-    `operands` is the number of the entry that says where its arguments are (Maps.operands_number),
-    `semaphore` the file offset of what is counted up while it is probed, or 0.
+    `operands` is the number of the entry with the places of its arguments (Maps.operands_number), `semaphore`
+    the file offset of the counter that is incremented while it is probed, or 0.
     """
 
     offset: int
@@ -50,15 +50,15 @@ class SampledPoint(Struct, frozen=True):
     semaphore: int
 
     def cookie(self, slot: int) -> int:
-        """The cookie of the program there, for the process in a slot."""
+        """The cookie of the program at this point, for the process in a slot."""
         return cookie_of(self.role, (), slot=slot, operands=self.operands)
 
 
 class ProbePoint(Struct, frozen=True):
-    """A breakpoint to be: file offset, what the function does, and the registers of what that is about.
+    """A breakpoint to place: file offset, the function's role, and the registers of its arguments.
 
-    A function that frees may do so by calling another with a probe: `calls_release`; `calls_allocator` says
-    the same of one that allocates.
+    A function that frees may do so by calling another probed one: `calls_release`; `calls_allocator` means
+    the same for one that allocates.
     """
 
     offset: int
@@ -68,7 +68,7 @@ class ProbePoint(Struct, frozen=True):
     calls_allocator: bool = False
 
     def cookie(self, slot: int) -> int:
-        """The cookies of the programs there, for the process in a slot."""
+        """The cookies of the programs at this point, for the process in a slot."""
         return cookie_of(
             self.role,
             self.registers,
@@ -91,7 +91,7 @@ class Linker:
         self.method = method
         self._program_fds = program_fds
         self._shared = shared
-        # The processes that have their own links, by file.
+        # The processes with separate links, by file.
         self._owners: dict[FileKey, set[int]] = {}
 
     def link(
@@ -104,7 +104,7 @@ class Linker:
 
         All or none: on an OSError the links made so far are closed.
         """
-        # Aliases of one function are one probe.
+        # Aliases of one function share a probe.
         wanted = {point.offset: point for point in points}
         if file and self._shared and self._owners.get(file, set()) - {pid}:
             try:
@@ -144,9 +144,9 @@ class Linker:
         return links
 
     def adopt(self, file: FileKey, pid: int, links: Sequence[int]) -> None:
-        """Note what an earlier daemon linked in a file.
+        """Register an earlier daemon's links in a file.
 
-        Raises ValueError if the programs behind probes that are shared are gone.
+        Raises ValueError if the programs of shared probes are gone.
         """
         shared = [link for link in links if bpf.is_map(link)]
         if self._shared and shared:
@@ -157,12 +157,12 @@ class Linker:
             self._owners.setdefault(file, set()).add(pid)
 
     def drop_unused(self) -> None:
-        """Drop what an earlier daemon left that is of no process that was adopted."""
+        """Drop an earlier daemon's leftovers that belong to no adopted process."""
         if self._shared:
             self._shared.drop_unused()
 
     def forget(self, pid: int) -> None:
-        """The links of a process are closed, and no pin holds them."""
+        """Forget a process: its links are closed, and no pin holds them."""
         for file in [file for file, pids in self._owners.items() if pid in pids]:
             self._owners[file].discard(pid)
             if not self._owners[file]:
@@ -171,7 +171,7 @@ class Linker:
             self._shared.forget(pid)
 
     def sweep(self) -> None:
-        """Remove what could not be removed while the kernel was still at it."""
+        """Remove leftovers that the kernel was still closing before."""
         if self._shared:
             self._shared.sweep()
 
@@ -186,7 +186,8 @@ class Linker:
         }
         links: list[int] = []
         try:
-            # The return first: a call that is entered afterwards is seen to end. Frees before what allocates.
+            # The return first: a call that is entered afterwards is then seen to end. Frees come before
+            # allocations.
             for program in reversed(programs_of(self.method)):
                 chosen = chosen_by[program.covered]
                 if chosen:
@@ -216,7 +217,7 @@ def _returning(points: Mapping[int, ProbePoint]) -> dict[int, ProbePoint]:
 
 
 def _in_order(points: Mapping[int, ProbePoint]) -> list[int]:
-    """Frees first: of a block that is recorded, the free is then recorded as well."""
+    """Frees first: the free of every recorded block is then recorded too."""
     return sorted(points, key=lambda offset: (points[offset].role is not FunctionRole.RELEASE, offset))
 
 

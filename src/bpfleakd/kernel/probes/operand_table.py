@@ -1,10 +1,10 @@
-"""Which entry of the map `probe_operands` says where the arguments of a static probe are.
+"""The entries of the map `probe_operands`, which hold the places of a static probe's arguments.
 
 Rules:
 - Processes share entries by content: all that run the same sampler need the same few.
-- One process uses at most a part of the table. Further requests of that process are refused.
-- An entry without a process is free. Entries from before a restart of the daemon stay: their probes name
-  them, and the new daemon does not know which.
+- One process uses at most a part of the table; its further requests are refused.
+- An entry without a process is free. Entries from before a restart of the daemon remain: existing probes
+  refer to them, and the new daemon does not know which.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OF_PROCESS_MAX = 16
 
 
 class OperandTable:
-    """The entries, as they are found: all zero if free. `write` puts content into one of them."""
+    """The entries; those that are all zero are free. `write` puts content into one of them."""
 
     def __init__(self, entries: Sequence[bytes], write: Callable[[int, bytes], None]) -> None:
         self._entries = list(entries)
@@ -48,7 +48,7 @@ class OperandTable:
         return known
 
     def release(self, pid: int) -> None:
-        """The probes of a process are gone."""
+        """Release the entries of a process whose probes are gone."""
         for users in self._users.values():
             users.discard(pid)
 

@@ -1,8 +1,7 @@
-"""Where the arguments of a static probe are: what its note says, in the form that the programs read.
+"""The places of a static probe's arguments: converts a probe's note for the BPF programs.
 
-An argument is `SIZE@OPERAND`: its size in bytes, negative if it is signed, and an operand as the assembler
-writes it: `$5`, `%rdi`, `8(%rsp)`, `(%rax,%rbx,8)`. What the compiler puts there is any register or memory
-that it likes.
+An argument is `SIZE@OPERAND`: its size in bytes, negative if it is signed, and an operand in assembler
+syntax: `$5`, `%rdi`, `8(%rsp)`, `(%rax,%rbx,8)`. The compiler may choose any register or memory.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class OperandKind(IntEnum):
     MEMORY = 2
 
 
-# As machine code numbers them.
+# In the order of machine code.
 _REGISTERS = ("rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", *(f"r{n}" for n in range(8, 16)))
 # The parts that begin with the lowest bits: an argument is at most as wide as its register.
 _PARTS = {
@@ -51,9 +50,9 @@ _WORD = 1 << 64
 
 
 def packed_operands(arguments: str, count: int) -> bytes:
-    """The first `count` arguments of a note as a PROBE_OPERANDS; the rest of it is zero.
+    """The first `count` arguments of a note as PROBE_OPERANDS; the rest is zero.
 
-    Raises ValueError if there are fewer, or one is not understood.
+    Raises ValueError if there are fewer, or if one is not supported.
     """
     texts = arguments.split()
     if len(texts) < count:

@@ -1,12 +1,11 @@
-"""Probe points on disk, so that nothing is disassembled twice.
+"""Probe points on disk, so nothing is disassembled twice.
 
     cache = ProbePointCache(helpers, Path("/var/cache/bpfleakd"))
     cache.search(file, digest, functions)  # as points.search_file
 
-An entry is named after all that it follows from: a digest of the bytes of the file and of the one with its
-symbols, and the functions that were looked for. A breakpoint in the middle of an instruction ends the
-process that runs into it, so nothing less will do: a build-id can be forged, and inode numbers are used
-again.
+An entry is named after all its inputs: a digest of the bytes of the file and of the one with its symbols, and
+the wanted functions. A breakpoint in the middle of an instruction ends the process that reaches it, so
+nothing less is safe: a build-id can be forged, and inode numbers are reused.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from bpfleakd.sandbox.helpers import Helpers
 
 __all__ = ["ProbePointCache"]
 
-# To be raised whenever the same file gives other points.
+# Increment this whenever the same file gives other points.
 _FORMAT_VERSION = 4
 
 _KEPT = 64
@@ -32,7 +31,7 @@ _ENTRY_BYTES_MAX = 1 << 20
 
 
 class ProbePointCache:
-    """Files in `directory`, made if it is missing; None keeps nothing. Used by several threads."""
+    """Files in `directory`, created if missing; with None, nothing is cached. Used by several threads."""
 
     def __init__(self, helpers: Helpers, directory: Path | None) -> None:
         self._helpers = helpers
@@ -43,9 +42,9 @@ class ProbePointCache:
     def search(
         self, file: SearchedFile, digest: bytes | None, functions: Sequence[WantedFunction]
     ) -> list[FunctionProbe]:
-        """The probe points of the functions that a file defines. Raises what `search_file` raises.
+        """The probe points of the wanted functions that a file defines. Raises the errors of `search_file`.
 
-        `digest` is that of its bytes and of those of its debug file; None: nothing is kept of it.
+        `digest` is that of its bytes and of those of its debug file; with None, the result is not cached.
         """
         if self._files is None or digest is None:
             return search_file(self._helpers, file, functions)

@@ -1,13 +1,12 @@
 """The probe points of a file's allocator functions: searched for, chosen and verified.
 
-Every point is verified in the program's own file: the function begins where a symbol or the call frame
-information of that file says that one begins, in an executable segment, and the point is an instruction
-counted from there (prologue.py). Symbols of a separate debug file say what a function is called, and no
-more. What cannot be verified is refused: a breakpoint in the middle of an instruction ends the process that
-runs into it.
+Every point is verified in the program's own file: a symbol or the call frame information of that file
+confirms the beginning of the function, in an executable segment, and the point is an instruction decoded from
+there (prologue.py). Symbols of a separate debug file only give a function's name. A point that cannot be
+verified is refused: a breakpoint in the middle of an instruction ends the process that reaches it.
 
-A function that only jumps to another (`operator delete` to `free`) is marked so: if the other has a probe,
-this one needs none.
+A function that only jumps to another (`operator delete` to `free`) is marked: if the other has a probe, this
+one needs none.
 
 Unprivileged helpers (sandbox/) read the files, each one in a separate process.
 """
@@ -62,16 +61,16 @@ _LIMIT_S = 10.0
 
 
 class FunctionProbe(Struct, frozen=True):
-    """The probe point of a function: a file offset, and whether the kernel emulates what is there.
+    """The probe point of a function: a file offset, and whether the kernel emulates the instruction.
 
     `registers` hold the wanted arguments there. `entry` is where the function begins, as a virtual address of
     the file. `jumps_to` is the other wanted function that this one only jumps to, with the same arguments.
-    `calls_alike`: somewhere in its code it calls another wanted function that frees, if it frees itself, or
-    one that allocates, if it allocates. `refusal`: why nothing can be probed there. `start` is the file
-    offset of the entry, `size_bytes` the length of the function.
+    `calls_alike`: its code calls another wanted function with the same effect (it frees, or allocates, too).
+    `refusal`: why it cannot be probed. `start` is the file offset of the entry, `size_bytes` the length of
+    the function.
 
     A static probe is one too (announced.py): `function` is then "PROVIDER:NAME", `arguments` as its note has
-    them, and `semaphore` the file offset of what is counted up while it is probed, or 0.
+    them, and `semaphore` the file offset of the counter that is incremented while it is probed, or 0.
     """
 
     function: str
@@ -94,9 +93,9 @@ class FunctionProbe(Struct, frozen=True):
 
 
 class WantedFunction(Struct, frozen=True):
-    """A function to look for: the registers of the arguments that matter, as they are at its entry.
+    """A wanted function: the registers of the relevant arguments at its entry.
 
-    Functions with the same `effect` do the same with these arguments.
+    Functions with the same `effect` treat these arguments alike.
     """
 
     name: str
@@ -106,7 +105,7 @@ class WantedFunction(Struct, frozen=True):
 
 
 class SearchedFile(Struct, frozen=True):
-    """An ELF file to look into, and the separate file that has its symbols, or None: open descriptors.
+    """Open descriptors of an ELF file to search, and of the separate file with its symbols, or None.
 
     `name` is for messages.
     """
@@ -117,7 +116,7 @@ class SearchedFile(Struct, frozen=True):
 
 
 class _Found(msgspec.Struct, frozen=True, tag=True):
-    """What a helper has found, or why the file cannot be understood."""
+    """A helper's findings, or why the file cannot be understood."""
 
     probes: tuple[FunctionProbe, ...] = ()
     failure: str = ""
@@ -129,8 +128,7 @@ def search_file(
 ) -> list[FunctionProbe]:
     """The probe points of the functions that a file defines.
 
-    Raises BadElf if it cannot be understood, which follows from its bytes, and HelperFailed if that was not
-    found out.
+    Raises BadElf if its bytes cannot be understood, and HelperFailed if the helper failed.
     """
     descriptors = [fd for fd in (file.descriptor, file.debug_descriptor) if fd is not None]
     arguments = file.name, [asdict(function) for function in functions]
@@ -144,7 +142,7 @@ def search_file(
 
 
 def prepare() -> None:
-    """Load all that is needed, while files can still be opened: a file of ours is gone through once."""
+    """Load all that is needed while files can still be opened, by searching one of bpfleakd's own files."""
     with open(TRIAL_FILE, "rb") as file:
         file_fd = file.fileno()
         _search(
@@ -156,7 +154,7 @@ def prepare() -> None:
 
 
 def search(files: Sequence[int], arguments: Any, answer: Callable[[object], None]) -> None:
-    """Find functions in the first file, whose symbols may be in a second one, and choose in each."""
+    """Find functions in the first file, with symbols from a second one if given; choose their points."""
     name, functions = arguments
     wanted = [
         WantedFunction(**{**function, "arguments": tuple(function["arguments"])}) for function in functions
@@ -227,7 +225,7 @@ class _Search:
         return self._probe(function, vaddr)
 
     def _refusal(self, vaddr: int) -> str:
-        """Why the program's own file does not confirm that a function begins there; "" if it does."""
+        """Why the program's own file does not confirm a function's beginning there; "" if it does."""
         if not any(s.executable and 0 <= vaddr - s.vaddr < s.file_size_bytes for s in self._image.segments):
             return f"{vaddr:#x} is not in an executable segment"
         if vaddr not in self._own_entries and vaddr not in self.starts:
@@ -236,7 +234,7 @@ class _Search:
 
     @cached_property
     def starts(self) -> frozenset[int]:
-        """Where functions begin, by the call frame information of the file."""
+        """The beginnings of functions according to the file's call frame information."""
         return function_starts(self._image)
 
     def _probe(self, function: WantedFunction, vaddr: int) -> FunctionProbe:
@@ -263,7 +261,7 @@ class _Search:
         return any(other.arguments and other.release == function.release for other in others)
 
     def _jumps_to(self, function: WantedFunction, vaddr: int, code: bytes) -> str | None:
-        """The wanted function with the same effect that this one does nothing but jump to."""
+        """The wanted function with the same effect that this one only jumps to."""
         for instruction, holders in prologue(code):
             if instruction.mnemonic.rpartition(" ")[2] == "jmp":
                 names = self._jump_targets(instruction, vaddr)

@@ -1,14 +1,14 @@
-"""The first instructions of a function: which one a probe may stand on, and what registers hold there.
+"""The first instructions of a function: where to place a probe, and the registers' contents there.
 
-A uprobe on an instruction that the kernel emulates costs a tenth of one that it has to single-step out
-of line (0.6 µs against 7 µs). The probe point is the first such instruction at or after the entry that
+A uprobe on an instruction that the kernel emulates costs a tenth of one that the kernel single-steps out of
+line (0.6 µs against 7 µs). The probe point is the first such instruction at or after the entry that
 
-  - every real call passes: no branch lies before it and none in the function leads back to it;
-  - still sees the arguments: each of those that matter is in a register, be it another one by then;
-  - still sees the return address at [rsp]: nothing before it moves the stack pointer.
+  - every real call reaches: no branch precedes it, and none in the function leads back to it;
+  - has the arguments: each relevant one is in a register, not necessarily its original one;
+  - has the return address at [rsp]: nothing before it moves the stack pointer.
 
-If a release function starts by sending null pointers away, a point after that is better still. Where no
-instruction will do, the entry itself is taken.
+If a release function first returns for null pointers, a point after that is better still. If no instruction
+is suitable, the probe is placed on the entry itself.
 
 x86-64 only. Emulated instructions: arch/x86/kernel/uprobes.c, branch_setup_xol_ops and push_setup_xol_ops.
 """
@@ -38,11 +38,11 @@ __all__ = [
     "transfers",
 ]
 
-# Beyond so many instructions the prologue is over.
+# The prologue has at most this many instructions.
 _LONGEST_PROLOGUE = 16
 _LONGEST_INSTRUCTION_BYTES = 15
 
-# The 64-bit register that a name is a part of.
+# The 64-bit register that contains a register.
 _WHOLE_REGISTER = {
     **{part: f"r{x}x" for x in "abcd" for part in (f"r{x}x", f"e{x}x", f"{x}x", f"{x}l", f"{x}h")},
     **{part: f"r{x}" for x in ("si", "di", "sp", "bp") for part in (f"r{x}", f"e{x}", x, f"{x}l")},
@@ -76,7 +76,7 @@ def choose_probe_point(code: bytes, *, release: bool, arguments: Sequence[str]) 
 
 
 def argument_registers(code: bytes, distance: int, arguments: Sequence[str]) -> tuple[str, ...]:
-    """The registers that hold, `distance` bytes behind the entry of a function, what `arguments` held there.
+    """The registers that hold, `distance` bytes after a function's entry, what `arguments` held at the entry.
 
     A register that was not overwritten is preferred to its copies.
     """
@@ -93,7 +93,7 @@ def _holder_of(argument: str, holders: Mapping[str, str]) -> str:
 
 
 def prologue(code: bytes) -> Iterator[tuple[Instruction, dict[str, str]]]:
-    """The first instructions, and before each of them: register -> the one whose entry value it holds."""
+    """Yield the first instructions, and before each: register -> the one whose entry value it holds."""
     holders = {register: register for register in ARGUMENT_REGISTERS}
     beginning = code[: _LONGEST_PROLOGUE * _LONGEST_INSTRUCTION_BYTES]
     for instruction in islice(_disassembler(detail=True).disasm(beginning, 0), _LONGEST_PROLOGUE):
@@ -138,12 +138,12 @@ def instructions(code: bytes, vaddr: int) -> Iterator[tuple[int, str]]:
 
 
 def _branch_targets(code: bytes) -> set[int]:
-    """Where jumps in the function lead to."""
+    """The targets of jumps within the function."""
     return {target for is_call, target in transfers(code) if not is_call}
 
 
 def transfers(code: bytes) -> Iterator[tuple[bool, int]]:
-    """(is a call, where to) of every direct jump and call, as distances from the entry."""
+    """Yield (is a call, target) for every direct jump and call; targets are distances from the entry."""
     for _address, _size, mnemonic, operands in _disassembler(detail=False).disasm_lite(code, 0):
         name = mnemonic.rpartition(" ")[2]
         if name.startswith(("j", "loop", "call")):
@@ -168,7 +168,7 @@ def _is_emulated(instruction: Instruction) -> bool:
 
 
 def is_harmless(instruction: Instruction) -> bool:
-    """Whether stack pointer, frame pointer and control flow are the same behind it."""
+    """Whether an instruction preserves stack pointer, frame pointer and control flow."""
     from capstone import x86
 
     if any(instruction.group(group) for group in (x86.X86_GRP_JUMP, x86.X86_GRP_CALL, x86.X86_GRP_RET)):
@@ -183,7 +183,7 @@ def _is_null_check(test: Instruction, branch: Instruction) -> bool:
 
 
 class JumpTarget(NamedTuple):
-    """Where a jump leads, or the slot that holds its target: a distance in bytes from the entry."""
+    """The target of a jump, or the slot that contains it: a distance in bytes from the entry."""
 
     distance: int
     is_slot: bool

@@ -44,7 +44,7 @@ _TRACEFS = Path("/sys/kernel/tracing")
 _PAUSE_S = 0.02
 _REMOVAL_TIMEOUT_S = 10.0
 _LINGER_S = 5.0
-# The kernel waits for a grace period with each event that it removes: some 10 ms, and more on a busy machine.
+# The kernel waits for a grace period for each event that it removes: some 10 ms, more on a busy machine.
 _SWEEP_S = 0.05
 
 
@@ -62,14 +62,14 @@ class SharedPoint(Struct, frozen=True):
 
 
 def group_of(bpffs_dir: Path) -> str:
-    """The group of the tracing events of the daemon that uses a bpffs_dir."""
+    """The group of tracing events of the daemon that uses a bpffs_dir."""
     return "bpfleakd_" + hashlib.blake2b(os.fsencode(bpffs_dir), digest_size=6).hexdigest()
 
 
 def remove_events(group: str, names: Collection[str] | None = None, wait_s: float = 0.0) -> set[str]:
-    """Remove tracing events, all of a group for `names` None; returns those that are still open.
+    """Remove tracing events, or a whole group with `names` None; returns those that are still open.
 
-    The kernel closes what a map held some time after the map: it is waited for so long.
+    The kernel closes the perf events of a map some time after the map: this waits for at most `wait_s`.
     """
     left = set(_defined(group) if names is None else names)
     deadline = time.monotonic() + wait_s
@@ -81,7 +81,7 @@ def remove_events(group: str, names: Collection[str] | None = None, wait_s: floa
 
 
 class SharedProbes:
-    """The tracing events of one daemon. `entry_fd` and `exit_fd` are programs, and stay the caller's."""
+    """The tracing events of one daemon. `entry_fd` and `exit_fd` are programs that the caller owns."""
 
     def __init__(
         self, entry_fd: int, exit_fd: int, group: str, directory: Path, *, linger_s: float = _LINGER_S
@@ -91,14 +91,14 @@ class SharedProbes:
         self._directory = directory
         self._linger_s = linger_s
         self._users: dict[FileKey, set[int]] = {}
-        # Files that no process uses, and since when.
+        # Files without processes, and since when.
         self._unused: dict[FileKey, float] = {}
         self._leaving: set[str] = set()
 
     def link(self, file: FileKey, path: str, points: Sequence[SharedPoint], pid: int) -> int:
-        """Have the programs run at `points` of a file in process `pid` as well; returns what holds that.
+        """Run the programs at `points` of a file in process `pid` too; returns what keeps them attached.
 
-        Points are taken in their order. Raises OSError, and changes nothing for the process then.
+        Points are attached in their order. Raises OSError, without any change for the process.
         """
         try:
             self._make_anchors(file, path, points)
@@ -127,31 +127,31 @@ class SharedProbes:
         return probes
 
     def note(self, file: FileKey, pid: int) -> None:
-        """A process has probes in a file: those that an earlier daemon made are still there."""
+        """Register that a process has probes in a file, made by an earlier daemon."""
         self._users.setdefault(file, set()).add(pid)
         self._unused.pop(file, None)
 
     def anchor_count(self, file: FileKey) -> int:
-        """How many probes of a file have a program behind them."""
+        """The number of probes of a file that have a program."""
         if not self._directory.is_dir():
             return 0
         return sum(pin.name.startswith(_prefix(file)) for pin in self._directory.iterdir())
 
     def forget(self, pid: int) -> None:
-        """Of a process nothing is open any more."""
+        """Forget a process, whose perf events are all closed."""
         for file in [file for file, users in self._users.items() if pid in users]:
             self._users[file].discard(pid)
             self._note_unused(file)
         self.sweep()
 
     def drop_unused(self) -> None:
-        """Drop all that no process uses, such as what an earlier daemon has left."""
+        """Drop the probes that no process uses, such as an earlier daemon's leftovers."""
         self._unused.clear()
         self._drop_others()
         self.sweep()
 
     def sweep(self) -> None:
-        """Drop files that were unused for a while; called at every tick."""
+        """Drop files that have been unused for a while; called at every tick."""
         now = time.monotonic()
         lingering = {file: since for file, since in self._unused.items() if now - since < self._linger_s}
         if len(lingering) < len(self._unused):
@@ -187,7 +187,7 @@ class SharedProbes:
 
     def _define(self, name: str, path: str, point: SharedPoint) -> None:
         self._leaving.discard(name)
-        # One of this name is this one, not removed yet.
+        # An event of this name is this one, not yet removed.
         if self._event(name).is_dir():
             return
         if any(character.isspace() for character in path):
@@ -208,7 +208,7 @@ class SharedProbes:
         self._unused.setdefault(file, time.monotonic())
 
     def _drop_others(self) -> None:
-        """Drop what is of no file that is in use, or was a moment ago."""
+        """Drop the probes of files that neither are in use nor were a moment ago."""
         kept = tuple(map(_prefix, (*self._users, *self._unused)))
         anchored = [pin.name for pin in self._directory.iterdir()] if self._directory.is_dir() else []
         for name in {*_defined(self._group), *anchored}:
@@ -251,10 +251,10 @@ def _command(text: str) -> None:
 
 @contextlib.contextmanager
 def _stopped_process() -> Iterator[int]:
-    """A process that does nothing, and has ended afterwards."""
+    """Yield the pid of an idle process, and end it afterwards."""
     process = subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL)
     try:
-        # Stopped, so that it runs into none of the probes that it gets.
+        # It is stopped, so it never reaches the probes that it gets.
         process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, process.pid, os.WSTOPPED)
         yield process.pid

@@ -1,1 +1,1 @@
-"""Call sites and their stacks in the kernel's tables: they are read, and removed to make room."""
+"""Call sites and their stacks in the kernel's tables: reads them, and removes them to make room."""

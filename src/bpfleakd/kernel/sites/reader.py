@@ -1,9 +1,9 @@
-"""Reads the counters of call sites: of those that changed, where the programs tell which.
+"""Reads the counters of call sites, if possible only of those that the programs list as changed.
 
 Rules:
-  - A change is read with the next reading, or if a program is interrupted between the change and its report,
+  - A change is read with the next reading, or, if a program is interrupted between the change and its report,
     with the one after that: bpf/record.h, note_change.
-  - A new reader has read nothing yet, and reads all first.
+  - A new reader first reads all sites.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bpfleakd.kernel.ring import RingReader
 
 __all__ = ["SiteReader", "whole_blocks"]
 
-# To look a site up costs as much as to read so many in a row.
+# Looking a site up costs as much as reading this many in a row.
 _LOOKUP_COST = 5
 
 
@@ -31,7 +31,7 @@ class SiteReader:
         self._ring = changed
         self._slots = slots
         self._is_listed = False
-        # Listed after the last reading had begun, and perhaps changed again after that reading.
+        # Listed after the last reading began, and perhaps changed again after it.
         self._again = np.empty(0, abi.SITE_KEY)
 
     def close(self) -> None:
@@ -39,9 +39,9 @@ class SiteReader:
         self._ring.close()
 
     def read(self) -> tuple[np.ndarray, np.ndarray]:
-        """The sites that changed since the last call, and maybe others.
+        """The sites that changed since the last call, and perhaps others.
 
-        Arrays of SITE_KEY and of SITE, row by row; counts are of blocks, not of COUNT_UNITths.
+        Arrays of SITE_KEY and of SITE, row by row; counts are blocks, not COUNT_UNITths.
         """
         self._slots.begin_reading()
         changed = self._ring.rows(abi.CHANGED_SITE)
@@ -49,7 +49,7 @@ class SiteReader:
         keys = changed[list(abi.SITE_KEY.fields or ())].astype(abi.SITE_KEY)
         wanted = _unique(np.concatenate([self._again, keys]))
         self._again = keys[changed["reading"] == self._slots.readings(keys["tgid"])]
-        # What found no room after this reading had begun may change again, like `_again`.
+        # Changes that found no room after this reading began may change again, like `_again`.
         was_listed, self._is_listed = self._is_listed, not self._slots.take_unlisted()
         if was_listed and self._is_listed and len(wanted) * _LOOKUP_COST < self._slots.site_count():
             found, sites = bpf.map_lookup_many(self._sites_fd, wanted, abi.SITE)
@@ -76,7 +76,7 @@ def whole_blocks(counts: NDArray[Any]) -> NDArray[Any]:
 
 
 def _unique(keys: np.ndarray) -> np.ndarray:
-    """Each key once. numpy's own way with structures takes thirty times as long."""
+    """Each key once. numpy's own function takes thirty times as long with structures."""
     if not len(keys):
         return keys
     words = keys.view(np.uint64).reshape(-1, 2)

@@ -1,11 +1,11 @@
-"""Removes call sites without live blocks from the kernel's tables, while the process goes on.
+"""Removes call sites without live blocks from the kernel's tables, while the process runs.
 
 Rules:
   - Sums stay exact: a site is removed only if no program can be about to add to it. `removed_before` is set
     first; programs that see it use the overflow site instead. After an RCU grace period all programs have
     seen it, and the sites that have not changed by then are removed.
-  - A stack is removed with the last site that has it. If a program has used it meanwhile for a new site,
-    `restore_stacks` puts it back before its frames are read.
+  - A stack is removed with the last site that has it. If a program has meanwhile used it for a new site,
+    `restore_stacks` restores it before its frames are read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["SiteRemover"]
 
 StackIds = NDArray[np.uint64]
 
-# A change is read with the next reading or the one after (sites/reader.py): what is older has been read.
+# A change is read with the next reading or the one after (sites/reader.py), so older ones have been read.
 _READ_AFTER = 2
 
 
@@ -37,9 +37,9 @@ class _RemovedStacks(Struct, frozen=True):
 
 
 class SiteRemover:
-    """`sites_fd` and `stacks_fd` are of the maps of these names, and stay the caller's.
+    """`sites_fd` and `stacks_fd` are the maps of these names; the caller owns them.
 
-    `grace_period` waits, with the pid, until all programs that run in it now have ended.
+    `grace_period` waits until all programs that run now in the process of a pid have ended.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class SiteRemover:
     def remove(self, pid: int, stack_ids: StackIds) -> NDArray[np.bool_]:
         """Remove those of a process' heap sites (each named once) that have no live block.
 
-        Returns which were removed. One grace period more passes if any was. KeyError for an unknown process.
+        Returns which were removed; that takes a second grace period. Raises KeyError for an unknown process.
         """
         keys = _site_keys(pid, abi.HEAP_KIND, stack_ids)
         found, before = bpf.map_lookup_many(self._sites_fd, keys, abi.SITE)
@@ -75,7 +75,7 @@ class SiteRemover:
         return dead
 
     def remove_stacks(self, pid: int, stack_ids: StackIds) -> None:
-        """Remove stacks that no site of memory has; they can be restored while changes may be unread."""
+        """Remove stacks that no memory site has; they can be restored while changes may be unread."""
         sites = _site_keys(pid, abi.DESCRIPTOR_KIND, stack_ids)
         opens, _site = bpf.map_lookup_many(self._sites_fd, sites, abi.SITE)
         stack_ids = stack_ids[~opens]
@@ -88,7 +88,7 @@ class SiteRemover:
         self._removed.setdefault(pid, []).append(_RemovedStacks(self._reading(pid), rows, stacks))
 
     def restore_stacks(self, pid: int, stack_ids: Iterable[int]) -> None:
-        """Put back those of the stacks that were removed lately."""
+        """Restore those of the stacks that were removed recently."""
         if pid not in self._removed:
             return
         oldest = self._reading(pid) - _READ_AFTER
@@ -101,7 +101,7 @@ class SiteRemover:
             del self._removed[pid]
 
     def forget(self, pid: int) -> None:
-        """Nothing of a process is restored any more."""
+        """Forget the removed stacks of a process."""
         self._removed.pop(pid, None)
 
     def _restore(self, pid: int, stack_id: int, stack: np.void) -> None:
@@ -112,7 +112,10 @@ class SiteRemover:
             self._slots.add_to(pid, "stacks_removed", -1)
 
     def _count(self, pid: int, sites: NDArray[np.void]) -> None:
-        """Count sites before they are removed: a daemon that is killed in between leaves too much room."""
+        """Count sites as removed, before that is done.
+
+        If the daemon is killed in between, the tables seem to have too much room.
+        """
         self._slots.add_to(pid, "sites_removed", len(sites))
         self._slots.add_to(pid, "removed_bytes", int(sites["allocated_bytes"].sum()))
         for field, counter in (

@@ -1,4 +1,4 @@
-"""The mapping list of a process: which addresses are unwound by which piece of a table, or by one rule.
+"""The mapping list of a process: the piece of a table or the rule for each range of addresses.
 
 Ranges of managed code need no table: their row has the number of their rule. They take precedence over the
 table of their file.
@@ -23,7 +23,7 @@ _Entry: TypeAlias = tuple[int, int, int, int, int, int]
 
 
 class TableMapping(Struct, frozen=True):
-    """Where a table holds in a process: addresses `[start, end)`, `bias` above the file's own."""
+    """The range of a table in a process: addresses `[start, end)`, `bias` above the file's own."""
 
     start: int
     end: int
@@ -44,7 +44,7 @@ def mapping_rows(
 
 
 def _around(entry: _Entry, ranges: Sequence[CodeRange]) -> Iterator[_Entry]:
-    """What of a row is in none of the ranges, which are in order."""
+    """Yield the parts of a row outside of the ranges, which are in order."""
     start, end, bias, shard, gap_rule, index_base = entry
     for code in ranges:
         if code.end <= start or code.start >= end:
@@ -57,7 +57,7 @@ def _around(entry: _Entry, ranges: Sequence[CodeRange]) -> Iterator[_Entry]:
 
 
 def _entries(mapping: TableMapping, gaps: Iterable[tuple[CodeRange, int]]) -> Iterator[_Entry]:
-    """The parts of a mapping that its table's pieces cover, as UNWIND_MAPPING rows."""
+    """Yield the parts of a mapping that its table's pieces cover, as UNWIND_MAPPING rows."""
     in_gaps = (number for code, number in gaps if code.start <= mapping.start < code.end)
     gap_rule = next(in_gaps, GAP_NUMBER)
     for piece in mapping.pieces:

@@ -1,4 +1,4 @@
-"""Shards of words in the kernel: where in them the rows of a table lie, and which words are free.
+"""Shards of words in the kernel: the places of tables' rows, and the free words.
 
 A table lies in one shard. A table larger than a shard is cut into pieces at page boundaries, each with a
 separate part of the page index. A shard is removed with its last table.
@@ -36,7 +36,7 @@ class Piece(Struct, frozen=True):
 
     @property
     def index_base(self) -> int:
-        """What the walker adds to a page number to get the page's word."""
+        """The number that the walker adds to a page number to get the page's word."""
         return (self.first_word - (self.start >> PAGE_BITS)) % (1 << 32)
 
 
@@ -57,16 +57,16 @@ class Shards:
 
     @property
     def words_max(self) -> int:
-        """How many words there is room for."""
+        """The maximum number of words."""
         return self._count_max * abi.UNWIND_SHARD_WORDS
 
     @property
     def is_empty(self) -> bool:
-        """Whether no shard is in the kernel."""
+        """Whether the kernel has no shard."""
         return not self._numbers()
 
     def restore(self, pieces: Collection[Piece]) -> None:
-        """Open an earlier daemon's shards that these pieces lie in, and remove all others."""
+        """Open an earlier daemon's shards with these pieces, and remove all others."""
         for number in self._numbers():
             inside = [piece for piece in pieces if piece.shard == number]
             if not inside:
@@ -76,11 +76,11 @@ class Shards:
             self._shards[number] = _Shard(bpf.map_get(int.from_bytes(found or b"", "little")), _free(inside))
 
     def have(self, pieces: Iterable[Piece]) -> bool:
-        """Whether the shards of all these pieces are there."""
+        """Whether the shards of all these pieces exist."""
         return all(piece.shard in self._shards for piece in pieces)
 
     def place(self, table: UnwindTable, rows: np.ndarray) -> tuple[Piece, ...]:
-        """Write all of a table. Raises StoreFull; then nothing of it is here."""
+        """Write a whole table. Raises StoreFull, and then leaves nothing of it."""
         pieces: list[Piece] = []
         try:
             for first_page, last_page in _cut(table.page_index):
@@ -100,7 +100,7 @@ class Shards:
                 os.close(self._shards.pop(piece.shard).fd)
 
     def close(self) -> None:
-        """Close the shards; they stay in the kernel."""
+        """Close the shards; they remain in the kernel."""
         for shard in self._shards.values():
             os.close(shard.fd)
         self._shards.clear()
@@ -118,7 +118,7 @@ class Shards:
         return Piece(start, end, shard, first_word, len(words))
 
     def _allocate(self, words: int) -> tuple[int, int]:
-        """First fit: (shard, first word)."""
+        """The first gap that is large enough: (shard, first word)."""
         for number, shard in self._shards.items():
             for position, (first, length) in enumerate(shard.free):
                 if length >= words:
@@ -146,13 +146,13 @@ class Shards:
         self._shards[number] = _Shard(fd, [_WHOLE])
 
     def _numbers(self) -> list[int]:
-        """The shards that are in the kernel."""
+        """The numbers of the kernel's shards."""
         keys = (bpf.u32(number) for number in range(self._count_max))
         return [int.from_bytes(key, "little") for key in keys if bpf.map_lookup(self._fd, key, 4) is not None]
 
 
 def _free(pieces: Iterable[Piece]) -> list[tuple[int, int]]:
-    """What of a shard none of the pieces takes."""
+    """The extents of a shard that no piece takes."""
     free: list[tuple[int, int]] = []
     position = 0
     for piece in sorted(pieces, key=lambda piece: piece.first_word):
@@ -165,7 +165,7 @@ def _free(pieces: Iterable[Piece]) -> list[tuple[int, int]]:
 
 
 def _joined(extents: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Extents in order, with neighbours made one."""
+    """Extents in order, with neighbours joined."""
     joined: list[tuple[int, int]] = []
     for first, length in extents:
         if joined and sum(joined[-1]) == first:

@@ -1,15 +1,15 @@
 """Unwind tables in the kernel: shards of words that the walker searches, and the processes that use them.
 
 Rules:
-  - Rows are written before the mapping that leads to them is published, and a mapping list is replaced
-    as a whole: the walker sees the old list or the new one, never half of one.
+  - Rows are written before the mapping that leads to them is published, and a mapping list is replaced as a
+    whole: the walker sees the old list or the new one, never half of one.
   - A table lies in one shard, or in pieces that have a separate mapping each (shards.py).
-  - A table without a process stays, because the next process of the same program will need it. The tables
-    unused for longest free their words when such tables take more than `IDLE_WORDS_MAX`, or when another
-    table needs the room.
+  - A table without a process is kept, because the next process of the same program will need it. The tables
+    unused for longest are dropped when such tables take more than `IDLE_WORDS_MAX`, or when another table
+    needs the room.
   - All tables share the rules, and rules are never removed: there are some hundreds of them.
-  - The tables outlive the daemon, so their places (`tables`) have to be saved before freed words are written
-    again, and before a new table is published: `generation` changes whenever that is necessary.
+  - The tables outlive the daemon, so their places (`tables`) must be saved before freed words are reused, and
+    before a new table is published: `generation` changes whenever that is necessary.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class _Stored(Struct):
 
 
 OF_OTHERS = " of others"
-"""What the digest of a table ends in that was made of a file that somebody else than root may write."""
+"""The end of a digest of a table made from a file that somebody other than root may write."""
 
-# In place of a process.
+# Stands for a process.
 _EARLIER_DAEMON = 0
 
 
@@ -67,29 +67,29 @@ class UnwindStore:
         self._rules_written = 0
         self._tables: dict[str, _Stored] = {}
         self._idle_words_max = idle_words_max
-        # Unused tables, the one unused for longest first.
+        # Unused tables, those unused for longest first.
         self._idle: dict[str, int] = {}
         self.generation = 0
         self._write_rules()
 
     @property
     def words_used(self) -> int:
-        """How many words of the shards those take that are not idle: the others would give way."""
+        """The words of tables that are in use; idle tables give way to new ones."""
         kept = self._tables.keys() - self._idle.keys()
         return sum(piece.words for digest in kept for piece in self._tables[digest].pieces)
 
     @property
     def is_empty(self) -> bool:
-        """Whether no shard is in the kernel."""
+        """Whether the kernel has no shard."""
         return self._shards.is_empty
 
     @property
     def tables(self) -> dict[str, tuple[Piece, ...]]:
-        """Where all tables are, by their digest."""
+        """The places of all tables, by digest."""
         return {digest: stored.pieces for digest, stored in self._tables.items()}
 
     def restore(self, tables: Mapping[str, tuple[Piece, ...]]) -> None:
-        """Continue with tables that an earlier daemon wrote; they stay until `drop_unused`.
+        """Adopt the tables that an earlier daemon wrote; they stay until `drop_unused`.
 
         Space in the maps that no table uses is freed. Called before anything is added.
         """
@@ -101,7 +101,7 @@ class UnwindStore:
         self.generation += 1
 
     def drop_unused(self, pids: Collection[int]) -> None:
-        """Forget all processes but `pids`: the tables that none of these uses are idle."""
+        """Forget all processes but `pids`: tables that none of these uses become idle."""
         slots = {self._slot_of(pid) for pid in pids}
         for key in list(bpf.map_keys(self._fds["unwind_mappings"], 4)):
             if int.from_bytes(key, "little") not in slots:
@@ -115,14 +115,14 @@ class UnwindStore:
         self._shards.close()
 
     def has(self, digest: str) -> bool:
-        """Whether a table is here."""
+        """Whether the store has a table."""
         return digest in self._tables
 
     def add(self, digest: str, table: UnwindTable) -> None:
-        """Write a table, unless it is here. Raises StoreFull; then nothing of it is here.
+        """Write a table, unless the store has it. Raises StoreFull, and then leaves nothing of it.
 
-        Half of all rules and words are kept for files of root's: what anybody may write does not crowd out
-        the C library.
+        Half of all rules and words are reserved for files of root's, so files that anybody may write cannot
+        displace the C library's.
         """
         if digest in self._tables:
             return
@@ -140,7 +140,10 @@ class UnwindStore:
         self.generation += 1
 
     def use(self, digest: str, pid: int) -> tuple[Piece, ...]:
-        """Note that a process uses a table; return where it is. KeyError if it is not here."""
+        """Register a process as a table's user; returns the table's place.
+
+        Raises KeyError if it is missing.
+        """
         stored = self._tables[digest]
         stored.users.add(pid)
         self._idle.pop(digest, None)
@@ -154,10 +157,10 @@ class UnwindStore:
         *,
         pending: bool = False,
     ) -> int:
-        """Replace the mapping list of a process; returns how many mappings found no room in it.
+        """Replace the mapping list of a process; returns how many mappings did not fit into it.
 
-        `ranges` do not overlap. `pending`: tables of further mappings are still to come, so that stacks
-        without them are guesses.
+        `ranges` do not overlap. `pending`: tables of further mappings will follow, so stacks without them are
+        guesses.
         """
         entries = mapping_rows(mappings, ranges, self._rules.number_of)
         self._write_rules()
@@ -176,7 +179,7 @@ class UnwindStore:
     def release(self, pid: int, keep: Iterable[str] = ()) -> None:
         """A process uses only the tables `keep` from now on; tables without a process become idle.
 
-        Its mapping list goes with its slot (slot_cleaner.py).
+        Its mapping list is removed with its slot (slot_cleaner.py).
         """
         kept = set(keep)
         for digest, stored in self._tables.items():
@@ -202,7 +205,7 @@ class UnwindStore:
         self._drop_idle(self._idle_words_max)
 
     def _drop_idle(self, words_max: int) -> None:
-        """Drop unused tables until the rest of them take at most `words_max`."""
+        """Drop unused tables until the others take at most `words_max`."""
         words = sum(self._idle.values())
         while words > words_max:
             digest = next(iter(self._idle))

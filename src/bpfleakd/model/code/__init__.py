@@ -1,1 +1,1 @@
-"""Code of a process: where it is mapped, what is called there, and stacks that lead through it."""
+"""Code of a process: its mappings, its functions, and the stacks that contain them."""

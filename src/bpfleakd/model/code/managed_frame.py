@@ -1,6 +1,6 @@
-"""Managed frames in a stack: an address, and behind it the words of what the frame is of.
+"""Managed frames in a stack: an address, followed by words that identify the function.
 
-bpf/abi.h MANAGED_OBJECT says what they hold; kernel/abi.py mirrors it, and a test compares these with it.
+bpf/abi.h MANAGED_OBJECT defines the words; kernel/abi.py mirrors it, and a test compares these with it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _ADDRESS_BITS, CHECK_BITS = 47, 14
 
 
 class ManagedFrame(Struct, frozen=True):
-    """A frame of code that a runtime has made. `address` is where the call returns to.
+    """A frame of code that a runtime has generated. `address` is the return address of the call.
 
-    `object_address` is the address of the object that identifies the function, with tags, and `check` are
+    `object_address` is the address of the object that identifies the function, with tags, and `check` has
     CHECK_BITS of a hash over its identity. `position` is the place in the function, None if it was not
     recorded.
     """
@@ -49,7 +49,7 @@ def is_address(word: int) -> bool:
 
 
 def managed_frames(words: Sequence[int]) -> Iterator[tuple[int, ManagedFrame]]:
-    """The managed frames of a stack, and the number of the word that is the address of each."""
+    """Yield the managed frames of a stack, with the number of the word that is the address of each."""
     for index, (address, word) in enumerate(pairwise(words)):
         if word >> _KIND_SHIFT == _OBJECT and is_address(address):
             after = words[index + 2] if index + 2 < len(words) else 0

@@ -14,7 +14,7 @@ class Mapping(Struct, frozen=True):
     """A line of /proc/PID/maps. `path` is as the target sees it, "" for anonymous memory.
 
     `offset` is the file offset of `start`; (`device`, `inode`) identify the file; `deleted` files have no
-    name any more but can be opened through /proc/PID/map_files. `shared`: what is written reaches the file.
+    name, but can be opened through /proc/PID/map_files. `shared`: writes reach the file.
     """
 
     start: int

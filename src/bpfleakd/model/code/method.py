@@ -13,10 +13,10 @@ from bpfleakd.model.code.stack import FrameKind
 
 __all__ = ["FrameNames", "ManagedNames", "Method", "MethodSource", "dotnet_assembly", "methods_bytes"]
 
-# A type and a method come behind the assembly, and behind no bracket of an array or a generic type.
+# A type and a method follow the assembly; they do not follow the bracket of an array or a generic type.
 _DOTNET_ASSEMBLY = re.compile(r"(?:^| )\[([^\[\]/]{1,256})\] (?=[^()]*::)")
 
-# With its strings, beside what they are of. A character has 4 bytes at most.
+# Includes its strings, without the text. A character has at most 4 bytes.
 _METHOD_BYTES = 300
 
 
@@ -34,12 +34,12 @@ class Method(Struct, frozen=True):
 
     @property
     def location(self) -> str | None:
-        """File and line with a colon between; None if either is not known."""
+        """File and line, separated by a colon; None if either is unknown."""
         return f"{self.file}:{self.line}" if self.file and self.line else None
 
 
 def methods_bytes(methods: Iterable[Method]) -> int:
-    """The memory that these have, about."""
+    """The approximate memory of these methods."""
     return sum(
         _METHOD_BYTES + 4 * sum(len(text) for text in (one.name, one.module, one.file) if text)
         for one in methods
@@ -47,11 +47,11 @@ def methods_bytes(methods: Iterable[Method]) -> int:
 
 
 class MethodSource(Protocol):
-    """Names for code that is made at run time.
+    """Names for code that is generated at run time.
 
-    `generation` changes when an address may have got another name. `failure` is why there are no names, as
+    `generation` changes when an address may have another name. `failure` is the reason for missing names, as
     the end of a sentence about the process; None if there are names. `is_live`: it reads the current state of
-    the process. That takes precedence over a perf map, and may be gone when it is needed.
+    the process, which takes precedence over a perf map, and may be gone when it is needed.
     """
 
     generation: int
@@ -61,12 +61,12 @@ class MethodSource(Protocol):
     def failure(self) -> str | None: ...
 
     def refresh(self, now_ns: int) -> None:
-        """Read code made since the last call; cheap if there is none."""
+        """Read code generated since the last call; cheap if there is none."""
 
     def find(self, address: int) -> Sequence[Method] | None:
         """The methods at an address, innermost (inlined) first; None if unknown.
 
-        Empty for code that the runtime itself does not show.
+        Empty for code that the runtime itself hides.
         """
 
 
@@ -74,20 +74,20 @@ class FrameNames(Protocol):
     """Names for the words that the stack walker records for managed frames."""
 
     def note(self, words: Iterable[int]) -> None:
-        """Read what these words stand for now, because it may be gone when they are shown."""
+        """Read the functions of these words now, because they may be gone when the stack is shown."""
 
     def find(self, words: Sequence[int], checks: Sequence[int]) -> Sequence[tuple[Method, ...] | None]:
         """The methods of each of a stack's frames, innermost first; None for an unknown one.
 
-        `checks` are RawStack.checks. A frame that the runtime itself does not show is empty.
+        `checks` are RawStack.checks. A frame that the runtime itself hides is empty.
         """
 
     def address_of(self, word: int) -> int:
-        """The address in the process of what a word stands for."""
+        """The address in the process that a word refers to."""
 
 
 class ManagedNames(Protocol):
-    """Names for managed frames. `kind` is what its frames are: it decides what makes a site's fingerprint."""
+    """Names for managed frames. `kind` is their kind, which decides how they enter a site's fingerprint."""
 
     kind: FrameKind
 

@@ -10,7 +10,7 @@ __all__ = ["FunctionRole", "ProbeCost", "ProbedFunction"]
 
 
 class FunctionRole(StrEnum):
-    """What a probed function does with its arguments, and so what the BPF program does."""
+    """What a probed function does with its arguments, and hence what the BPF program does."""
 
     SIZE_FIRST = "size-first"
     SIZE_SECOND = "size-second"
@@ -24,7 +24,7 @@ class FunctionRole(StrEnum):
     RESIZE = "resize"
     STRDUP = "strdup"
     SAMPLED_ALLOC = "sampled-alloc"
-    """Not a function, but the probe of a sampler inside the process, as the next."""
+    """Not a function but the probe of a sampler inside the process, like the next one."""
     SAMPLED_FREE = "sampled-free"
 
 
@@ -44,7 +44,7 @@ class ProbedFunction(Struct, frozen=True):
 
 
 class ProbeCost(Struct, frozen=True):
-    """What a process pays for running into a probe, and for a block that is recorded on top of that."""
+    """What a probe hit costs a process, and the extra cost of recording a block."""
 
     hit_ns: float
     record_ns: float

@@ -1,4 +1,4 @@
-"""What the stack walker needs of a Python interpreter."""
+"""The stack walker's parameters for a Python interpreter."""
 
 from __future__ import annotations
 

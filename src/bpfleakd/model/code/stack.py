@@ -1,4 +1,4 @@
-"""Stacks, as they are recorded and as they are named."""
+"""Stacks, as recorded and with names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Frame", "FrameKind", "NamedStack", "RawStack", "Stack", "StackEnd"]
 
 
 class FrameKind(StrEnum):
-    """How an address got its name."""
+    """The source of an address' name."""
 
     NATIVE = "native"
     JIT = "jit"
@@ -20,7 +20,7 @@ class FrameKind(StrEnum):
 
 
 class StackEnd(StrEnum):
-    """Why the walk of a stack ended. Only BOTTOM is a whole stack."""
+    """Why the walk of a stack ended. Only BOTTOM is a complete stack."""
 
     BOTTOM = "bottom"
     DEPTH = "depth"

@@ -1,1 +1,1 @@
-"""What the runtimes of managed programs tell of their heaps."""
+"""Figures that the runtimes of managed programs report on their heaps."""

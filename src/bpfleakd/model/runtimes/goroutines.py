@@ -13,9 +13,9 @@ class GoroutineGroup(Struct, frozen=True):
     """Goroutines that were started at the same place.
 
     `function` is their first function, `started_in` the function with the `go` statement at `started_at`
-    (file:line). `states` counts them by what they wait for or do. `grown_count` more are there than
-    `grown_in_s` ago. `stack_bytes` is what their stacks take. `verdict` is on their number, and `reason` a
-    sentence.
+    (file:line). `states` counts them by what they wait for or do. Their number grew by `grown_count` within
+    `grown_in_s`. `stack_bytes` is the memory of their stacks. `verdict` is on their number, `reason` its
+    reason in words.
     """
 
     function: str | None

@@ -14,8 +14,8 @@ __all__ = ["AreaKind", "ManagedHeap", "RuntimeArea", "TypeFigures", "TypeRow", "
 class TypeFigures(Struct, frozen=True):
     """Objects of one type. `live_count` is None if only their bytes are known, from samples.
 
-    `is_proven`: a full collection found them alive long after they were allocated. `age_s`: samples are not
-    taken any more, and this was so long ago.
+    `is_proven`: a full collection found them alive long after they were allocated. `age_s`: the age of these
+    figures if samples are no longer taken.
     """
 
     type: str
@@ -27,14 +27,14 @@ class TypeFigures(Struct, frozen=True):
 
 
 class AreaKind(StrEnum):
-    """What a runtime has memory for, beside its objects."""
+    """Uses of a runtime's memory other than objects."""
 
     METASPACE = "metaspace"
     CODE_CACHE = "code_cache"
 
 
 class RuntimeArea(Struct, frozen=True):
-    """Memory of a runtime beside its objects, by its own figures: what it has committed, and uses of that."""
+    """Memory of a runtime other than objects, by its own figures: committed, and used."""
 
     kind: AreaKind
     used_bytes: int
@@ -42,12 +42,12 @@ class RuntimeArea(Struct, frozen=True):
 
 
 class ManagedHeap(Struct, frozen=True):
-    """A managed heap as its collections show it, since the attach.
+    """A managed heap according to its collections since the attach.
 
-    `live_bytes` is what the last one left alive; None before the first. `full_collections` covered all
+    `live_bytes` are those that the last one left alive; None before the first. `full_collections` covered all
     objects, so their figure is exact; that of others is an upper bound. `growth_bytes_per_s` is the growth of
     what outlives collections, 0.0 if it does not grow. `is_read`: the heap counts references; a "collection"
-    is then a reading of all objects. `areas`: what the runtime has beside its objects. `limit_bytes`: the
+    is then a reading of all objects. `areas`: the runtime's memory other than objects. `limit_bytes`: the
     size beyond which the runtime refuses memory; None if unknown.
     """
 
@@ -64,8 +64,7 @@ class ManagedHeap(Struct, frozen=True):
 
 
 class TypesPrice(Struct, frozen=True):
-    """What it costs to count the objects of a heap by type: stops the process for about `stops_s`, for
-    `work`.
+    """The cost of counting a heap's objects by type: stops the process for about `stops_s`, for `work`.
 
     None if the size of the heap is unknown.
     """
@@ -78,7 +77,10 @@ class TypesPrice(Struct, frozen=True):
 
 
 class TypeRow(Struct, frozen=True):
-    """All objects of one type, their own bytes. The changes are since the last count; None before."""
+    """All objects of one type, without the objects they refer to.
+
+    Changes are since the last count; None before.
+    """
 
     type: str
     live_bytes: int
@@ -88,9 +90,9 @@ class TypeRow(Struct, frozen=True):
 
 
 class TypesReport(Struct, frozen=True):
-    """The answer to "what is in the managed heap", most bytes first. The last count was `since_s` ago.
+    """The contents of a managed heap by type, most bytes first. The last count was `since_s` ago.
 
-    `includes_garbage`: objects count that no collection has taken yet.
+    `includes_garbage`: objects that no collection has freed yet are counted.
     """
 
     pid: int

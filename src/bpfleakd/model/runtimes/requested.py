@@ -1,4 +1,4 @@
-"""What a runtime is asked for on request only, because that disturbs the process."""
+"""Data that a runtime delivers on request only, because that disturbs the process."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = [
 
 
 class UnnamedFrames(Struct, frozen=True):
-    """How many frames of a file have no name; `module` is None for memory outside files."""
+    """How many frames of a file have no name; `module` is None for memory outside of files."""
 
     module: str | None
     frames: int
 
 
 class RequestedNames(Struct, frozen=True):
-    """Names that a runtime was asked for by `command`: so many frames had none before."""
+    """The result of requesting names from a runtime by `command`: how many frames had none before."""
 
     runtime: str
     command: str
@@ -46,9 +46,9 @@ class NamesReport(Struct, frozen=True):
 
 
 class HeapSamplePrice(Struct, frozen=True):
-    """What it takes to sample a heap through the inspector at `address`.
+    """The cost of sampling a heap through the inspector at `address`.
 
-    Unless `is_open`, it is opened for that time, and users of the machine can run code in the process. A
+    Unless `is_open`, bpfleakd opens it for that time, and users of the machine can run code in the process. A
     collection stops the process for about `stops_s`; None if the size of the heap is unknown.
     """
 
@@ -73,7 +73,7 @@ class SampledFunction(Struct, frozen=True):
 
 
 class HeapSample(Struct, frozen=True):
-    """The functions that allocated what is alive, of what was allocated within `sampled_s`, most bytes first.
+    """The functions that allocated live objects within `sampled_s`, most bytes first.
 
     `live_bytes` is the sum over all functions. `is_others`: the program itself samples, and these are its
     samples, of an unknown time. `is_left_open`: the inspector at `address` could not be closed again.

@@ -1,4 +1,4 @@
-"""Who allocates the objects that stay alive in a managed heap, by samples taken on request."""
+"""The allocators of objects that stay alive in a managed heap, from samples taken on request."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["Survivor", "SurvivorLine", "SurvivorsPrice", "SurvivorsReport"]
 
 
 class SurvivorsPrice(Struct, frozen=True):
-    """What samples take: a search for what holds them stops the process for about `stops_s`.
+    """The cost of samples: the search for references to them stops the process for about `stops_s`.
 
     None if the size of the heap is unknown.
     """
@@ -29,7 +29,7 @@ class SurvivorLine(Struct, frozen=True):
 class Survivor(Struct, frozen=True):
     """Samples of objects of one type that one stack allocated, and that are alive: `share` of all.
 
-    `function` and `line` are those to blame, of `stack` (innermost first). `held_by` are the fields and
+    `function` and `line` are the blamed ones of `stack` (innermost first). `held_by` are the fields and
     arrays that lead to one of the objects, from the root inwards; empty if none were found.
     """
 
@@ -43,7 +43,10 @@ class Survivor(Struct, frozen=True):
 
 
 class SurvivorsReport(Struct, frozen=True):
-    """Of what was allocated within `sampled_s`: those with most samples first, and the samples of all."""
+    """The survivors of objects allocated within `sampled_s`, those with most samples first.
+
+    `samples` is the number of all samples.
+    """
 
     pid: int
     comm: str
