@@ -1,4 +1,7 @@
-"""What the daemon takes that traces 1, 50 and 500 processes, or samples ten that allocate fast."""
+"""What the daemon takes that traces 1, 50 and 500 processes, or samples ten that allocate fast.
+
+And what a machine pays for fifty programs that are always sampled inside.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,13 @@ import contextlib
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+from bench import launchers
 from bench.figures import Benchmark, Panel, Plot, Series
+from bench.launchers import Launcher
 from bench.runner import run_alone
-from bench.targets import build_program, cpu_percent, own_libc
+from bench.targets import build_program, cpu_percent, own_libc, process_cpu_ns
 from bench.tracing import RunningDaemon, ended_with_us, free_port
 from bpfleakd.model.process import TracingMode
 
@@ -22,6 +28,10 @@ _STEADY_COUNT = 10
 _STEADY_PAIRS_PER_S = 50_000
 _STEADY_CPU_PERCENT = 2
 _STEADY_RESIDENT_MB = 80
+_INSIDE_COUNT = 50
+_INSIDE_PAIRS_PER_S = 20_000
+_INSIDE_BYTES = 100
+_INSIDE_CPU_PERCENT = 0.5
 _TOP_LIMIT = 20
 _ATTACH_TIMEOUT_S = 300.0
 
@@ -43,11 +53,15 @@ def measure(short: bool) -> Benchmark:
     for count in counts:
         _crowd(benchmark, count, span_s=1 if short else 8, spans=1 if short else 2)
     _steady(benchmark, settle_s=2 if short else 20, span_s=2 if short else 15, spans=1 if short else 3)
+    inside_count, inside_settle_s, inside_spans = (10, 2, 1) if short else (_INSIDE_COUNT, 90, 5)
+    _always_on(benchmark, inside_count, inside_settle_s, inside_spans)
     _plot(benchmark, counts)
     benchmark.notes.append(
         f"The crowds are exact, by a rule of the policy; each process makes {_PAIRS_PER_S} malloc+free pairs"
         f" a second, from 32 call sites. The ten make {_STEADY_PAIRS_PER_S:,} a second each, and are sampled"
         " as by default. Percent of a core, with a tick a second and metrics served but not read."
+        f" The {_INSIDE_COUNT} that are sampled inside make {_INSIDE_PAIRS_PER_S:,} pairs of"
+        f" {_INSIDE_BYTES} bytes a second each, beside as many without the library."
     )
     return benchmark
 
@@ -104,16 +118,50 @@ def _steady(benchmark: Benchmark, settle_s: float, span_s: float, spans: int) ->
         benchmark.demand(resident.name, _STEADY_RESIDENT_MB, resident, "MB")
 
 
+def _always_on(benchmark: Benchmark, count: int, settle_s: float, spans: int) -> None:
+    """So many programs with the sampler inside, traced, beside as many without it."""
+    where = f"{count} sampled inside, {_INSIDE_PAIRS_PER_S:,} allocations/s each"
+    inside = launchers.inside(Path())
+    with (
+        _members(count, _INSIDE_PAIRS_PER_S, _INSIDE_BYTES) as without,
+        _members(count, _INSIDE_PAIRS_PER_S, _INSIDE_BYTES, inside) as sampled,
+        RunningDaemon(metrics=_metrics()) as daemon,
+    ):
+        for pid in sampled:
+            daemon.client.attach(pid, TracingMode.INSIDE)
+        time.sleep(settle_s)
+        more, own = [], []
+        for _ in range(spans):
+            before = [_cpu_ns(pids) for pids in (without, sampled, [daemon.pid])]
+            began_s = time.monotonic()
+            time.sleep(10)
+            after = [_cpu_ns(pids) for pids in (without, sampled, [daemon.pid])]
+            span_ns = (time.monotonic() - began_s) * 1e9
+            alone, traced, daemons = (100 * (b - a) / span_ns for a, b in zip(before, after, strict=True))
+            more.append(traced - alone)
+            own.append(daemons)
+        programs = benchmark.add(f"{where}: processor time of the programs, more than without", "%", more)
+        benchmark.add(f"{where}: {_CPU}", "%", own)
+        benchmark.demand(programs.name, _INSIDE_CPU_PERCENT, programs, "%")
+
+
+def _cpu_ns(pids: Sequence[int]) -> int:
+    return sum(map(process_cpu_ns, pids))
+
+
 def _where(count: int) -> str:
     return f"{count} traced"
 
 
 @contextlib.contextmanager
-def _members(count: int, pairs_per_s: float) -> Iterator[list[int]]:
-    """Processes that make so many pairs a second; yields their pids."""
+def _members(
+    count: int, pairs_per_s: float, block_bytes: int = 0, launcher: Launcher | None = None
+) -> Iterator[list[int]]:
+    """Processes that make so many pairs a second; yields their pids. `block_bytes` 0: of many sizes."""
     with own_libc() as libc:
+        crowd_command = [build_program("crowd"), count, pairs_per_s, block_bytes]
         command = ended_with_us(
-            "env", f"LD_LIBRARY_PATH={libc.parent}", build_program("crowd"), count, pairs_per_s
+            "env", f"LD_LIBRARY_PATH={libc.parent}", *(launcher or Launcher()).command(crowd_command)
         )
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as crowd:
             assert crowd.stdout

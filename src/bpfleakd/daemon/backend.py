@@ -77,7 +77,7 @@ _Part = TypeVar("_Part")
 _JOBS = (naming_jobs, points, table_builder, stream_jobs, line_jobs, inspector_jobs, recording_jobs)
 
 # The part of the time that may go into naming the sites of the metrics, and how old they may be.
-_SNAPSHOT_SHARE = 0.003
+_SNAPSHOT_SHARE = 0.001
 _SNAPSHOT_PAUSE_NS = 10_000_000_000
 
 

@@ -19,7 +19,6 @@ from bpfleakd.model.oom import OomKill, OomVictim
 from bpfleakd.model.process import ProcessId, ProcessState, ProcessSummary, TracingMode
 from bpfleakd.model.report import LeakReport, SiteReport
 from bpfleakd.printable import printable
-from bpfleakd.process.memory_sampler import read_anonymous_bytes
 from bpfleakd.queries.last_bills import Bill, LastBills
 from bpfleakd.tracing.observer import TracingObserver
 from bpfleakd.tracing.process_view import ProcessView
@@ -79,7 +78,7 @@ class OomKills(TracingObserver):
         """Make a bill, if the process has changed."""
         traced = view.traced
         process = traced.attachment.process.id
-        anonymous_bytes = read_anonymous_bytes(process)
+        anonymous_bytes = traced.anonymous_bytes
         if anonymous_bytes is None or traced.is_gone:
             return
         attached_s = (view.clock_ns() - traced.since.attached_ns) / 1e9

@@ -94,9 +94,8 @@ class Overview(TracingObserver):
             with traced.isolated(self._tracer.clock_ns):
                 threads = thread_commands(traced.pid)
                 traced.note_threads(threads)
-                anonymous_bytes = read_anonymous_bytes(traced.attachment.process.id)
                 usage[traced.pid] = ProcessUsage(
-                    anonymous_bytes, len(threads), traced.resources.count(ResourceKind.DESCRIPTORS)
+                    traced.anonymous_bytes, len(threads), traced.resources.count(ResourceKind.DESCRIPTORS)
                 )
                 view = self._tracer.view(traced)
                 report = self._reporter.report(view, now_ns, SortKey.VERDICT, self._top_sites)

@@ -10,7 +10,6 @@ import structlog
 from bpfleakd.model.process import ProcessState
 from bpfleakd.model.verdict import ProcessVerdict, Verdict
 from bpfleakd.process.memory_limits import read_memory_limits
-from bpfleakd.process.memory_sampler import read_anonymous_bytes
 from bpfleakd.queries.report import Reporter
 from bpfleakd.table.site_table import COUNTERS
 from bpfleakd.tracing.background import Background
@@ -47,8 +46,7 @@ class VerdictEngine(TracingObserver):
     def collected(self, view: ProcessView) -> None:
         """Compute the verdicts of a process if they are due."""
         traced, now_ns = view.traced, view.clock_ns()
-        memory_bytes = read_anonymous_bytes(traced.attachment.process.id)
-        traced.verdicts.observed.note_memory(now_ns, traced.table.began_ns, memory_bytes)
+        traced.verdicts.observed.note_memory(now_ns, traced.table.began_ns, traced.anonymous_bytes)
         traced.resources.read(view.clock_ns, self._resource_looks)
         self._announce_resources(traced)
         if traced.verdicts.is_due(now_ns, traced.table.began_ns, processes=self._traced_count()):

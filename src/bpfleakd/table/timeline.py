@@ -304,7 +304,10 @@ class Timeline:
     def _has_too_many(self) -> bool:
         if len(self._bins) <= BINS_MIN:
             return False
-        return len(self._bins) > BINS_MAX or sum(len(one.rows) for one in self._bins) > CELLS_MAX
+        if len(self._bins) > BINS_MAX:
+            return True
+        may_have_too_many = len(self._bins) * len(self._places) > CELLS_MAX
+        return may_have_too_many and sum(len(one.rows) for one in self._bins) > CELLS_MAX
 
     def _merge_two(self, now_ns: int) -> None:
         # The newest bin is still filling.

@@ -61,11 +61,11 @@ class Pause:
         """Whether the job may be done."""
         return now_ns >= self._due_ns
 
-    def done(self, began_ns: int, ended_ns: int) -> None:
+    def done(self, began_ns: int, ended_ns: int, at_least_ns: int = 0) -> None:
         """It was done, in that time."""
-        self.used(ended_ns, ended_ns - began_ns)
+        self.used(ended_ns, ended_ns - began_ns, at_least_ns)
 
-    def used(self, now_ns: int, used_ns: int) -> None:
-        """It was done beside the loop, and took so much of a processor."""
+    def used(self, now_ns: int, used_ns: int, at_least_ns: int = 0) -> None:
+        """It was done beside the loop, and took so much of a processor; the pause is `at_least_ns` long."""
         self.done_ns = now_ns
-        self._due_ns = now_ns + self._factor * used_ns
+        self._due_ns = now_ns + max(self._factor * used_ns, at_least_ns)

@@ -110,6 +110,7 @@ class TracedProcess:
     """A process from its attach on. `final`, `final_blocks` and `final_code` belong to a process that ended,
     `final_unsuppressed` includes suppressed sites; the blocks include them, too.
 
+    `anonymous_bytes` is its resident and swapped anonymous memory when it was judged last; None: unreadable.
     `reachable` is what the last scan for lost blocks, at `scanned_ns`, has found of its sites.
     """
 
@@ -140,6 +141,7 @@ class TracedProcess:
     final_code: tuple[CodeMapping, ...] = field(default=(), init=False)
     census: dict[SiteKey, SiteCensus] | None = field(default=None, init=False)
     unrecorded_regions: int = field(default=0, init=False)
+    anonymous_bytes: int | None = field(default=None, init=False)
     thread_names: dict[int, str] = field(default_factory=dict, init=False)
     reachable: dict[SiteKey, bool | None] = field(default_factory=dict, init=False)
     scanned_ns: int | None = field(default=None, init=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -60,6 +61,19 @@ class Slow(TracingObserver):
 
     def exited(self, view: ProcessView) -> None:
         self._clock.go_on(0.5)
+
+
+class Judge(TracingObserver):
+    """Takes so long for a process each time, and counts the times by pid."""
+
+    def __init__(self, clock: Clock, took_s: float) -> None:
+        self._clock = clock
+        self._took_s = took_s
+        self.times: Counter[int] = Counter()
+
+    def collected(self, view: ProcessView) -> None:
+        self.times[view.traced.pid] += 1
+        self._clock.go_on(self._took_s)
 
 
 class World:
@@ -405,6 +419,27 @@ class TestEnd:
         last = world.queries.report(pid, limit=None, sort=SortKey.LIVE).process_verdict
         assert last is not None
         assert (last.verdict, last.limit_reached_s) == (Verdict.LEAK, None if exits else 7_500.0)
+
+    def test_many_are_judged_less_often_than_one(self, world: World) -> None:
+        """One at each tick; many share a part of the time, each has its turn every few seconds."""
+        judge = Judge(world.clock, took_s=0.02)
+        world.tracer.observers.append(judge)
+
+        def ticks(count: int) -> Counter[int]:
+            judge.times.clear()
+            for _ in range(count):
+                world.clock.go_on(1)
+                world.tracer.tick()
+            return judge.times
+
+        with running() as first, running() as second:
+            world.tracer.start(first, EXACT)
+            assert ticks(70)[first] == 70
+            world.tracer.start(second, EXACT)
+            # Five seconds after its attach a process is not made to wait.
+            assert ticks(5)[second] == 5
+            ticks(60)
+            assert {*ticks(24).values()} == {6}
 
     def test_those_that_end_at_once_are_ended_one_after_the_other(self, world: World) -> None:
         """A last report that takes long leaves the others to later ticks; nothing of them is lost."""

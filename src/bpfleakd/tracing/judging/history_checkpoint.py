@@ -35,6 +35,9 @@ log = structlog.get_logger()
 _PAUSE_NS = 10_000_000_000
 _FIRST_PAUSE_NS = 2_000_000_000
 _SHARE = 0.01
+# The share of the time for the histories of all processes. If they are many, each is written less often.
+_SHARE_OF_ALL = 0.002
+_LONGEST_PAUSE_NS = 60_000_000_000
 _CELLS_MAX = 32_768
 
 
@@ -77,7 +80,9 @@ class HistoryCheckpoints:
             record.remove()
             log.warning("history.not-kept", pid=pid, reason=error.strerror)
         took_ns = self._clock_ns() - began_ns
-        self._due_ns[pid] = began_ns + max(_PAUSE_NS, round(took_ns / _SHARE))
+        others = len(self._due_ns) - 1
+        shared_ns = min(_LONGEST_PAUSE_NS, round(took_ns * others / _SHARE_OF_ALL))
+        self._due_ns[pid] = began_ns + max(_PAUSE_NS, round(took_ns / _SHARE), shared_ns)
 
     def forget(self, pid: int) -> None:
         """The process is not traced any more, or another daemon's from now on."""

@@ -1,6 +1,9 @@
 """The turns of traced processes in a tick: first their run-time code is followed, then observers judge them.
 
-Each round of turns has a limit. Whoever waited longest is first; the rest waits for the next tick.
+Each round of turns has a limit. The process that waited longest is first; the rest waits for the next tick.
+
+Many processes share a part of the time: the more there are, the less often each is judged, but at least every
+few seconds. Counters are read at every tick all the same.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import structlog
 
+from bpfleakd.process.memory_sampler import read_anonymous_bytes
 from bpfleakd.tracing.lifetime.beginning import follow_code
 from bpfleakd.tracing.observer import TracingObserver
 from bpfleakd.tracing.process_view import ProcessView
@@ -25,6 +29,12 @@ log = structlog.get_logger()
 # What judging processes may take of a tick, and what following code that they have made.
 _JUDGING_NS = 200_000_000
 _FOLLOWING_NS = 100_000_000
+
+# The share of the time for judging all processes. If they are many, each waits: up to the longest wait, and
+# up to a part of the time for which it was observed.
+_JUDGING_SHARE = 0.003
+_LONGEST_WAIT_NS = 4_000_000_000
+_WAIT_OF_OBSERVED = 1 / 15
 
 
 class TracingTurns:
@@ -55,7 +65,7 @@ class TracingTurns:
         makers = [traced for traced in self._processes.running.values() if traced.runtimes.makes_code]
         self._round(makers, lambda traced: traced.code_pause, _FOLLOWING_NS, self._follow_new_code)
         running = list(self._processes.running.values())
-        self._round(running, lambda traced: traced.look_pause, _JUDGING_NS, self._judge)
+        self._round(running, lambda traced: traced.look_pause, _JUDGING_NS, self._judge, self._crowd_wait_ns)
 
     def _round(
         self,
@@ -63,6 +73,7 @@ class TracingTurns:
         pause: Callable[[TracedProcess], Pause],
         limit_ns: int,
         job: Callable[[TracedProcess], None],
+        wait_ns: Callable[[TracedProcess, int], int] = lambda _traced, _took_ns: 0,
     ) -> None:
         began_ns = now_ns = self._clock_ns()
         for traced in sorted(processes, key=lambda traced: pause(traced).done_ns):
@@ -74,7 +85,14 @@ class TracingTurns:
             with traced.isolated(self._clock_ns):
                 job(traced)
             now_ns = self._clock_ns()
-            pause(traced).done(turn_ns, now_ns)
+            pause(traced).done(turn_ns, now_ns, wait_ns(traced, now_ns - turn_ns))
+
+    def _crowd_wait_ns(self, traced: TracedProcess, took_ns: int) -> int:
+        """How long a process waits for the others, if judging each takes as long; 0 if there are none."""
+        others = len(self._processes.running) - 1
+        observed_ns = self._clock_ns() - traced.since.attached_ns
+        longest_ns = min(_LONGEST_WAIT_NS, round(observed_ns * _WAIT_OF_OBSERVED))
+        return min(longest_ns, round(others * took_ns / _JUDGING_SHARE))
 
     def _follow_new_code(self, traced: TracedProcess) -> None:
         traced.runtimes.refresh_code(self._clock_ns())
@@ -82,6 +100,8 @@ class TracingTurns:
 
     def _judge(self, traced: TracedProcess) -> None:
         traced.runtimes.refresh(self._clock_ns())
+        process = traced.attachment.process.id
+        traced.anonymous_bytes = read_anonymous_bytes(process, traced.anonymous_bytes)
         view = self._view(traced)
         for observer in self._observers:
             observer.collected(view)

@@ -14,7 +14,7 @@ from bpfleakd.table.site_table import SiteTable
 from bpfleakd.tracing.judging.history_checkpoint import HistoryCheckpoints, restored_history
 from bpfleakd.tracing.traced_process import TracedProcess
 
-from ..doubles import Clock, FakeRecord, a_traced, counter_rows
+from ..doubles import Clock, FakeRecord, a_traced, an_attachment, counter_rows
 
 S = 1_000_000_000
 
@@ -83,6 +83,33 @@ def test_it_is_written_now_and_then() -> None:
     assert len(set(texts)) == 1 + 4
     world.keeper.keep(world.traced, now=True)
     assert world.text != texts[-1]
+
+
+@pytest.mark.parametrize(("processes", "written"), [(1, 24), (2, 10)])
+def test_many_histories_are_written_less_often(processes: int, written: int) -> None:
+    """Where writing takes 50 ms: one every ten seconds, of two each every 25."""
+    world = World()
+    clock = Clock()
+
+    def slow_clock() -> int:
+        clock.go_on(0.05)
+        return clock()
+
+    keeper = HistoryCheckpoints(slow_clock)
+    traced = []
+    for pid in range(1, processes + 1):
+        one = a_traced(dict.fromkeys(world.sites, (1, 1, 1, 1)))
+        one.attachment = an_attachment(pid)
+        traced.append(one)
+    texts: list[bytes | None] = []
+    for _ in range(240):
+        clock.go_on(0.9)
+        for one in traced:
+            # What is written says when.
+            one.table.update(clock(), world.sites, counter_rows([(clock(), 1, clock(), 1)] * 3))
+            keeper.keep(one)
+        texts.append(traced[0].attachment.pins.record("history").read())  # type: ignore[attr-defined]
+    assert len({*texts} - {None}) == pytest.approx(written, abs=2)
 
 
 def test_a_leak_is_one_before_and_after() -> None:
