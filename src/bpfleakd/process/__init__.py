@@ -1,1 +1,1 @@
-"""A process as /proc shows it: identity, mappings, memory, allocators."""
+"""A process according to /proc: identity, mappings, memory, allocators."""

@@ -5,11 +5,12 @@ file defines; its name does not matter, because allocators are preloaded, linked
 One file may hold several.
 
 Rules for rows:
-  - Every function of an allocator that gives or takes back memory and that programs may call is here.
-    One that always ends in the call of another may be left out: that one is the outermost then.
+  - Every function of an allocator that allocates or frees memory and that programs may call is listed. A
+    function that always ends in a call of another listed one may be omitted: the other one is the outermost
+    then.
   - A function has one role in every allocator.
-  - C++ operators are only probed in files that define the rest of an allocator. Those of libstdc++ and
-    libc++ call malloc and free, which are.
+  - C++ operators are only probed in files that define the rest of an allocator. Those of libstdc++ and libc++
+    call malloc and free, which are probed.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ __all__ = [
 
 
 class AllocatorFunction(Struct, frozen=True):
-    """A function to probe; without a `required` one the allocator cannot be traced at all.
+    """A function to probe; without its `required` functions an allocator cannot be traced at all.
 
-    `leading` is how many arguments come before those that its role is about (mimalloc's heap).
+    `leading` is the number of arguments before those that its role is about (mimalloc's heap).
     """
 
     name: str
@@ -46,10 +47,10 @@ class AllocatorFunction(Struct, frozen=True):
 
 
 class Allocator(Struct, frozen=True):
-    """An allocator: a file that defines one of `signs`, and the required functions, holds it.
+    """An allocator: a file that defines one of `signs`, and the required functions, contains it.
 
-    `twin` is the function that malloc must be another name of, if the names of the C library are to count as
-    this allocator's in that file; "" if they always do. `leaves` allocate without calling another function of
+    `twin` is the function that malloc must be an alias of for the C library's names to count as this
+    allocator's in that file; "" if they always count. `leaves` allocate without calling another function of
     the table, unless their code shows otherwise: if blocks are sampled, a leaf whose block is not recorded
     needs no return probe. (glibc's realloc and memalign pass some calls on to malloc.)
     """
@@ -72,7 +73,7 @@ def _required(malloc: str, free: str) -> tuple[AllocatorFunction, ...]:
     )
 
 
-# reallocarray is left out here: in C libraries it ends in a call of realloc, where it does not overflow.
+# reallocarray is omitted here: in C libraries it ends in a call of realloc, unless it overflows.
 _C_OPTIONAL = (
     *_rows(FunctionRole.CALLOC, "calloc"),
     *_rows(FunctionRole.REALLOC, "realloc"),
@@ -113,10 +114,10 @@ _SHARED_NAMES = frozenset(row.name for row in _REPLACEMENTS)
 
 
 def _jemalloc(prefix: str) -> Allocator:
-    """jemalloc(3). nallocx, sallocx and malloc_usable_size give or take nothing.
+    """jemalloc(3). nallocx, sallocx and malloc_usable_size neither allocate nor free.
 
-    xallocx keeps a block in place and returns its usable size: it has grown or shrunk to the requested size
-    if that fits, and is unchanged if not. The part from `extra` is the allocator's rounding.
+    xallocx keeps a block in place and returns its usable size: the block has grown or shrunk to the requested
+    size if that fits, and is unchanged otherwise. The part from `extra` is the allocator's rounding.
     """
     own = (
         *_rows(FunctionRole.SIZE_FIRST, f"{prefix}mallocx"),
@@ -227,7 +228,7 @@ _MUSL_FUNCTIONS = (
     *_C_OPTIONAL,
 )
 
-# The first in a file whose twin is malloc there has the names of the C library and of C++.
+# If several match a file, the first whose twin is malloc there has the names of the C library and of C++.
 ALLOCATORS = (
     Allocator("glibc", ("__libc_mallopt",), _C_FUNCTIONS, leaves=frozenset({"malloc", "calloc"})),
     _jemalloc(""),
@@ -240,11 +241,12 @@ ALLOCATORS = (
     Allocator("other", ("malloc",), (*_required("malloc", "free"), *_REPLACEMENTS[2:])),
 )
 
-# Where glibc's and musl's dynamic loaders tell debuggers that libraries came or went (r_brk, link.h).
+# glibc's and musl's dynamic loaders call this to tell debuggers that libraries were loaded or unloaded
+# (r_brk, link.h).
 _LIBRARIES_CHANGED = AllocatorFunction("_dl_debug_state", FunctionRole.LIBRARIES_CHANGED)
 _DYNAMIC_LOADER = Allocator("ld.so", (_LIBRARIES_CHANGED.name,), (_LIBRARIES_CHANGED,))
 
-# A C library that is its own dynamic loader has both; glibc's loader has a malloc for itself alone.
+# A C library that is its own dynamic loader defines both; glibc's loader has a malloc for internal use only.
 _C_LIBRARY_SIGN = "__libc_start_main"
 
 # Every function that may be probed. A name has one role in all allocators.
@@ -252,13 +254,13 @@ FUNCTIONS: tuple[AllocatorFunction, ...] = tuple(
     {row.name: row for allocator in (*ALLOCATORS, _DYNAMIC_LOADER) for row in allocator.functions}.values()
 )
 
-# The other functions that `identify` wants to know of.
+# The other functions that `identify` needs.
 SIGNS: frozenset[str] = frozenset(
     {_C_LIBRARY_SIGN, *(sign for allocator in ALLOCATORS for sign in allocator.signs)}
     - {function.name for function in FUNCTIONS}
 )
 
-# A file that defines none of these holds neither an allocator nor a dynamic loader.
+# A file that defines none of these contains neither an allocator nor a dynamic loader.
 TELLING_NAMES: frozenset[str] = frozenset(
     row.name
     for allocator in (*ALLOCATORS, _DYNAMIC_LOADER)

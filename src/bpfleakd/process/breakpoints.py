@@ -1,4 +1,4 @@
-"""Whether breakpoints are there: in the memory of a process, in place of instructions of its file."""
+"""Whether breakpoints exist: compares the memory of a process with the instructions of its file."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def missing_breakpoints(
     proc: Path = PROC,
     open_file: OpenFile = open_mapped,
 ) -> list[ProbedFunction]:
-    """Return the probes at whose addresses the process executes what is in the file.
+    """The probes at whose addresses the process executes the instructions of the file.
 
-    What is not mapped, or cannot be read, is not missing: the process may be at its end.
+    Unmapped or unreadable addresses do not count as missing: the process may be ending.
     """
     mappings = list(mappings)
     with suppress(OSError), RemoteMemory(pid, proc) as memory:

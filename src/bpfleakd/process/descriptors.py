@@ -1,9 +1,9 @@
-"""The file descriptors of a process: how many, how many it may have, and what they are.
+"""The file descriptors of a process: their number, its limit, and their kinds.
 
 The kernel reports their number as the size of /proc/PID/fd since Linux 6.2 (commit f1f1f2569901, "proc:
-report open files as size in stat() for /proc/pid/fd"); before, the directory is listed. Sockets are found in
-the tables of the process' network namespace (/proc/PID/net). Sockets in none of them are unconnected, or use
-a protocol without a table here.
+report open files as size in stat() for /proc/pid/fd"); on older kernels bpfleakd lists the directory. Sockets
+are found in the tables of the process' network namespace (/proc/PID/net). Sockets in none of them are
+unconnected, or use a protocol without a table here.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Socket(NamedTuple):
 
 
 def count_descriptors(pid: int, proc: Path = PROC) -> int | None:
-    """How many a process has open; None if it has ended."""
+    """The number of open descriptors of a process; None if it has ended."""
     directory = f"{proc}/{pid}/fd"
     try:
         return os.stat(directory).st_size or len(os.listdir(directory))
@@ -51,7 +51,7 @@ def count_descriptors(pid: int, proc: Path = PROC) -> int | None:
 
 
 def descriptor_limit(pid: int, proc: Path = PROC) -> int | None:
-    """How many a process may have open (its soft RLIMIT_NOFILE); None without a limit, or if it has ended."""
+    """The soft RLIMIT_NOFILE of a process; None if it is unlimited, or if the process has ended."""
     try:
         limits = (proc / str(pid) / "limits").read_text()
     except OSError:
@@ -61,10 +61,10 @@ def descriptor_limit(pid: int, proc: Path = PROC) -> int | None:
 
 
 def uses_of(pid: int, skip: int, sample_max: int, proc: Path = PROC) -> Counter[str]:
-    """What the descriptors of a process are, in words: how many of a sample.
+    """The kinds of a process' descriptors, in words, with their number in a sample.
 
-    The `skip` lowest numbers are left out: a new descriptor gets the lowest that is free, so that those that
-    become more are behind those that there were. Raises OSError if the process has ended.
+    Leaves out the `skip` lowest numbers: a new descriptor gets the lowest free number, so accumulating
+    descriptors have higher numbers than the original ones. Raises OSError if the process has ended.
     """
     numbers = sorted(open_numbers(pid, proc))[skip:]
     step = max(1, -(-len(numbers) // sample_max))
@@ -72,14 +72,14 @@ def uses_of(pid: int, skip: int, sample_max: int, proc: Path = PROC) -> Counter[
 
 
 def open_numbers(pid: int, proc: Path = PROC) -> list[int]:
-    """The numbers of the open descriptors of a process, in no order. Raises OSError if it has ended."""
+    """The numbers of the open descriptors of a process, unordered. Raises OSError if it has ended."""
     return [int(name) for name in os.listdir(proc / str(pid) / "fd")]
 
 
 def uses_of_numbers(
     pid: int, groups: Mapping[_Group, Sequence[int]], proc: Path = PROC
 ) -> dict[_Group, Counter[str]]:
-    """What the descriptors with these numbers are, in words, group by group; closed ones are left out."""
+    """The kinds of the descriptors with these numbers, in words, by group; closed ones are omitted."""
     directory = proc / str(pid) / "fd"
     targets: dict[_Group, list[str]] = {group: [] for group in groups}
     for group, numbers in groups.items():
@@ -96,7 +96,7 @@ def uses_of_numbers(
     sockets: dict[int, _Socket] = {}
     for inode, one in _sockets(pid, proc) if wanted else ():
         if inode in sockets and one.protocol == "unix":
-            # A name with line breaks looks like further sockets: which of these is real cannot be told.
+            # A name with line breaks looks like further sockets, and the real one cannot be identified.
             if sockets[inode].protocol == "unix":
                 sockets[inode] = sockets[inode]._replace(local="")
         elif inode in wanted:
@@ -124,7 +124,7 @@ def _words(target: str) -> str:
 
 
 def _socket_words(inodes: Sequence[int], found: Mapping[int, _Socket]) -> Counter[str]:
-    """Sockets by the end that most of them have in common: where they go to, or where they were accepted."""
+    """Describe sockets by their most common end: where they connect to, or where they were accepted."""
     words: Counter[str] = Counter()
     connected = []
     for inode in inodes:
@@ -146,7 +146,7 @@ def _socket_words(inodes: Sequence[int], found: Mapping[int, _Socket]) -> Counte
 
 
 def _state(socket: _Socket) -> str:
-    """The other end has closed it, and the program has not: the most frequent leak of sockets."""
+    """A notable state: the peer has closed the socket, but not the program: the most frequent socket leak."""
     return " in CLOSE_WAIT" if socket.protocol == "tcp" and socket.state == _CLOSE_WAIT else ""
 
 
@@ -176,7 +176,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _address(text: str) -> str:
-    """An address and port in the kernel's hexadecimal form: words in the byte order of the machine."""
+    """Parse an address and port in the kernel's hexadecimal form: words in the machine's byte order."""
     host, _, port = text.partition(":")
     words = bytes.fromhex(host)
     swapped = b"".join(words[at : at + 4][::-1] for at in range(0, len(words), 4))

@@ -1,4 +1,4 @@
-"""The environment that a process was started with; a process may write over it."""
+"""The initial environment of a process, which it may overwrite."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LIMIT_BYTES = 1 << 20
 
 
 def read_environment(pid: int, proc: Path = Path("/proc")) -> dict[bytes, bytes]:
-    """The variables of a process; none if they cannot be read."""
+    """The variables of a process; empty if they cannot be read."""
     try:
         words = read_file(pid, proc / str(pid) / "environ", _LIMIT_BYTES).split(b"\0")
     except OSError:

@@ -39,7 +39,7 @@ _UNIT = re.compile(r".+\.(?:service|scope|socket|mount|swap)")
 
 
 def read_labels(pid: int, proc: Path = PROC, user_of: Callable[[int], str] | None = None) -> ProcessLabels:
-    """What a process belongs to; nothing but None if it is gone. `user_of` names a uid."""
+    """The labels of a process, all None if it is gone. `user_of` returns the name of a uid."""
     uid = effective_uid(pid, proc)
     user = None if uid is None else (user_of or user_name)(uid)
     try:
@@ -50,7 +50,7 @@ def read_labels(pid: int, proc: Path = PROC, user_of: Callable[[int], str] | Non
 
 
 def parse_cgroup(text: str, user: str | None = None) -> ProcessLabels:
-    """What the text of /proc/PID/cgroup says; `user` is taken as it is."""
+    """Parse /proc/PID/cgroup; `user` is used unchanged."""
     path = _path(text)
     if path is None:
         return ProcessLabels(user=user)
@@ -68,7 +68,7 @@ def parse_cgroup(text: str, user: str | None = None) -> ProcessLabels:
 
 
 def effective_uid(pid: int, proc: Path = PROC) -> int | None:
-    """The effective user of a process; None if it is gone."""
+    """The effective uid of a process; None if it is gone."""
     # Not the owner of /proc/PID: that is root for a process that must not be dumped.
     try:
         status = (proc / str(pid) / "status").read_bytes()
@@ -80,7 +80,7 @@ def effective_uid(pid: int, proc: Path = PROC) -> int | None:
 
 @lru_cache(maxsize=1024)
 def user_name(uid: int) -> str:
-    """The name of a user of this host, or the number."""
+    """The name of a user of this host, or the uid in digits."""
     try:
         return _safe(pwd.getpwuid(uid).pw_name)
     except (KeyError, OverflowError):
@@ -88,9 +88,9 @@ def user_name(uid: int) -> str:
 
 
 def _path(text: str) -> str | None:
-    """The path that says most: of the unified hierarchy, else of systemd's, else the longest."""
+    """The most informative path: that of the unified hierarchy, else of systemd's, else the longest."""
     paths: dict[str, str] = {}
-    # Only a newline ends a line, and the kernel escapes it in names.
+    # Only a newline ends a line; the kernel escapes newlines in names.
     for line in text.split("\n"):
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")

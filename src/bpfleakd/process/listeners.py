@@ -1,7 +1,7 @@
-"""The TCP sockets of a process: where it listens, and which of its connections is which.
+"""The TCP sockets of a process: the addresses it listens on, and the owners of connections.
 
-The tables of its network namespace (/proc/PID/net/tcp, tcp6) have all sockets there, with their inodes; the
-process has those that its descriptors lead to.
+The tables of its network namespace (/proc/PID/net/tcp, tcp6) list all sockets there, with their inodes; the
+process owns those that its descriptors refer to.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from msgspec import Struct
 __all__ = ["Listener", "TcpSockets"]
 
 _PROC = Path("/proc")
-# 100,000 sockets; a process with more descriptors is not looked at.
+# 100,000 sockets; processes with more descriptors are skipped.
 _TABLE_BYTES_MAX = 16 << 20
 _DESCRIPTORS_MAX = 65_536
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
@@ -32,7 +32,7 @@ _Endpoint = tuple[str, int]
 
 
 class Listener(Struct, frozen=True):
-    """A socket that waits for connections. `is_own`: the process has it."""
+    """A listening socket. `is_own`: it belongs to the process."""
 
     address: str
     port: int
@@ -41,7 +41,7 @@ class Listener(Struct, frozen=True):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine reaches it."""
+        """Whether only this machine can reach it."""
         return ip_address(self.address).is_loopback
 
     @property
@@ -64,19 +64,19 @@ class _Row(Struct, frozen=True):
 
 
 class TcpSockets:
-    """Looks at the sockets of one process. Raises OSError if it has ended, or has too many."""
+    """Reads the sockets of one process. Raises OSError if it has ended, or has too many."""
 
     def __init__(self, pid: int, proc: Path = _PROC) -> None:
         self._directory = proc / str(pid)
 
     def listeners(self) -> list[Listener]:
-        """All sockets that listen in its network namespace."""
+        """All listening sockets of its network namespace."""
         own = self._own_inodes()
         rows = self._rows(only_listening=True)
         return [Listener(*row.local, row.inode, row.inode in own) for row in rows]
 
     def has_accepted(self, connection: socket.socket) -> bool:
-        """Whether the process itself is at the other end of a connection."""
+        """Whether the process itself has the other end of a connection."""
         theirs, ours = _endpoint(connection.getpeername()), _endpoint(connection.getsockname())
         inodes = {
             row.inode
@@ -112,7 +112,7 @@ class TcpSockets:
             with table:
                 for row in _parsed(table):
                     if only_listening and row.state != _LISTEN:
-                        # The kernel lists those that listen first: a server has many others.
+                        # The kernel lists listening sockets first: a server has many others.
                         break
                     yield row
 
@@ -134,7 +134,7 @@ def _endpoint(name: tuple[str, int]) -> _Endpoint:
 
 
 def _decoded(text: str) -> _Endpoint:
-    """The kernel prints each 32-bit word of an address in the machine's byte order."""
+    """Parse an address: the kernel prints its 32-bit words in the machine's byte order."""
     words, _colon, port = text.partition(":")
     data = bytes.fromhex(words)
     swapped = struct.pack(f">{len(data) // 4}I", *struct.unpack(f"<{len(data) // 4}I", data))
@@ -143,6 +143,6 @@ def _decoded(text: str) -> _Endpoint:
 
 
 def _plain(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """An IPv4 address as such, also where an IPv6 socket has it."""
+    """An IPv4 address as such, also if it comes from an IPv6 socket."""
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return mapped or address

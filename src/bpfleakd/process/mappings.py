@@ -1,4 +1,4 @@
-"""The address space of a process: /proc/PID/maps, and how to open what is mapped."""
+"""The address space of a process: /proc/PID/maps, and how to open mapped files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["KnownMappings", "mapped_by_address", "parse_mappings", "read_mapping
 
 PROC = Path("/proc")
 _DELETED = " (deleted)"
-# 2,000 mappings or so; more are read anew each time, rather than kept.
+# About 2,000 mappings; longer texts are not cached but read again each time.
 _KEPT_CHARS_MAX = 256 << 10
 
 
@@ -26,9 +26,9 @@ def read_mappings(pid: int, proc: Path = PROC) -> tuple[Mapping, ...]:
 
 
 class KnownMappings:
-    """The mappings of a process: each call reads them, and parses them if they have changed.
+    """The mappings of a process: each call reads them, and parses them only if they changed.
 
-    Parsing takes eight times as long as reading. Raises as `read_mappings`.
+    Parsing takes eight times as long as reading. Raises the errors of `read_mappings`.
     """
 
     def __init__(self, pid: int, proc: Path = PROC) -> None:
@@ -38,7 +38,7 @@ class KnownMappings:
         self._mappings: tuple[Mapping, ...] = ()
 
     def __call__(self) -> tuple[Mapping, ...]:
-        """The mappings now."""
+        """The current mappings."""
         text = _text(self._pid, self._proc)
         if text == self._text:
             return self._mappings
@@ -64,9 +64,9 @@ def parse_mappings(text: str) -> tuple[Mapping, ...]:
 
 
 def mapped_by_address(pid: int, mapping: Mapping, proc: Path = PROC) -> str:
-    """The link to the very file that is mapped: also one deleted, replaced or in a container.
+    """The link to the very file that is mapped, even if it was deleted or replaced, or is in a container.
 
-    To open it needs CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN.
+    Opening it requires CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN.
     """
     return str(proc / str(pid) / "map_files" / f"{mapping.start:x}-{mapping.end:x}")
 
@@ -99,5 +99,5 @@ def _parse(line: str) -> Mapping | None:
 
 
 def _unescaped(path: str) -> str:
-    r"""The kernel writes a newline in a path as \012, and escapes nothing else."""
+    r"""Unescape a path: the kernel writes a newline as \012, and escapes nothing else."""
     return path.replace("\\012", "\n")

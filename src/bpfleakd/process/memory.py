@@ -34,7 +34,7 @@ _SWAPPED = np.uint64(1 << 62)
 _FILE_OR_SHARED = np.uint64(1 << 61)
 _CHUNK_PAGES = 1 << 17
 
-# Small enough for a processor's cache.
+# Fits into a processor's cache.
 _BUFFER_BYTES = 1 << 20
 _PIECES_MAX = 1024  # UIO_MAXIOV
 _PIECE = np.dtype([("base", "u8"), ("length", "u8")])
@@ -44,14 +44,14 @@ Pieces = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint64]]
 
 
 class MemoryPart(Struct, frozen=True):
-    """Addresses that are read together: whole pages or, at the end of a stack, whole words."""
+    """Addresses to read together: whole pages or, at the end of a stack, whole words."""
 
     start: int
     end: int
 
 
 def written_parts(pid: int, part: MemoryPart, *, shared: bool, proc: Path = PROC) -> list[MemoryPart]:
-    """What of it is in pages of the process' own, or in memory at all if it is `shared`.
+    """The parts in the process' own pages, or in memory at all if `shared`.
 
     Raises NoSuchProcess, AccessDenied or NotYet.
     """
@@ -77,13 +77,13 @@ def written_parts(pid: int, part: MemoryPart, *, shared: bool, proc: Path = PROC
 
 
 def _bounds(marks: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Where each run of marks begins and ends, a row each."""
+    """The beginning and end of each run of marks, one row each."""
     edges = np.diff(np.concatenate([[0], marks.view(np.int8), [0]]))
     return np.stack([np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)], axis=1)
 
 
 class MemoryReader:
-    """Reads a process' memory. `unread_bytes` could not be read: gone meanwhile, or a device's."""
+    """Reads a process' memory. `unread_bytes` could not be read: they are gone, or belong to a device."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -92,7 +92,7 @@ class MemoryReader:
         self.unread_bytes = 0
 
     def read(self, parts: Sequence[MemoryPart]) -> Iterator[Pieces]:
-        """Batches of (addresses, lengths in words, words): pieces one after the other in the words.
+        """Yield batches of (addresses, lengths in words, words of all pieces, one after the other).
 
         The words are overwritten by the next batch. Raises NoSuchProcess, AccessDenied or NotYet.
         """
@@ -121,12 +121,12 @@ class MemoryReader:
             some = pieces[at : at + _PIECES_MAX]
             count = self._read(some) // _WORD_BYTES
             words[at : at + count] = self._buffer[:count]
-            # Behind those that were read is one that cannot be.
+            # The piece after those that were read cannot be read.
             at += count + (count < len(some))
         return words
 
     def _after(self, pieces: NDArray[np.void], count: int, got: int) -> NDArray[np.void]:
-        """What is left to read after `count` pieces and `got` bytes, without the page that is in the way."""
+        """The rest to read after `count` pieces and `got` bytes, without the unreadable page."""
         rest = pieces[count:].copy()
         if len(rest):
             gone = min(int(rest["length"][0]) - got, _PAGE_BYTES - (int(rest["base"][0]) + got) % _PAGE_BYTES)
@@ -137,7 +137,7 @@ class MemoryReader:
         return rest
 
     def _read(self, pieces: NDArray[np.void]) -> int:
-        """Read pieces of at most a buffer; returns how many bytes, less where a page cannot be read."""
+        """Read pieces of at most a buffer; returns the number of bytes, fewer if a page cannot be read."""
         buffer = self._buffer
         try:
             got = read_pieces(self._pid, pieces.tobytes(), buffer.ctypes.data, buffer.nbytes)
@@ -154,7 +154,7 @@ class MemoryReader:
 
 
 def _batches(parts: Sequence[MemoryPart]) -> Iterator[NDArray[np.void]]:
-    """Parts as pieces to read at once: at most a buffer, and at most as many as a call takes."""
+    """Split parts into pieces to read at once: at most a buffer, and at most as many as a call accepts."""
     batch: list[tuple[int, int]] = []
     room = _BUFFER_BYTES
     for part in parts:

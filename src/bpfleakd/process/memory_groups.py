@@ -26,7 +26,7 @@ __all__ = [
 PROC = Path("/proc")
 CGROUP = Path("/sys/fs/cgroup")
 
-# cgroup v1 writes the largest number of pages that there is for "none".
+# cgroup v1 writes the largest possible number of pages for "none".
 _NONE_FROM = 1 << 62
 
 _STATUS = {
@@ -53,8 +53,8 @@ _NOT_KERNEL = ("anon", "sock", "hugetlb")
 class LimitedGroup(Struct, frozen=True):
     """A control group with a limit, in the hierarchy of `version`.
 
-    `used_bytes` is all that is charged, `idle_bytes` the inactive page cache in it, which can be had back at
-    once.
+    `used_bytes` are all charged bytes; `idle_bytes` are those of the inactive page cache, which can be
+    reclaimed at once.
     """
 
     directory: Path
@@ -66,16 +66,16 @@ class LimitedGroup(Struct, frozen=True):
 
     @property
     def room_bytes(self) -> int:
-        """How much more it may have before something has to be given up."""
+        """How much more the group may use before memory must be reclaimed from what is in use."""
         return self.limit_bytes - max(0, self.used_bytes - self.idle_bytes)
 
 
 def limited_groups(pid: int, proc: Path = PROC, cgroup: Path = CGROUP) -> Iterator[LimitedGroup]:
-    """The groups that a process is in which have a limit, the innermost first."""
+    """Yield the groups with limits that contain a process, the innermost first."""
     for line in read_text(proc / str(pid) / "cgroup").splitlines():
         _number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
-        # Outside of the daemon's own namespace of groups, its parents are not to be seen.
+        # Parents outside of the daemon's own cgroup namespace are invisible.
         if not path.startswith("/") or ".." in PurePosixPath(path).parts:
             continue
         if controllers == "":
@@ -85,12 +85,12 @@ def limited_groups(pid: int, proc: Path = PROC, cgroup: Path = CGROUP) -> Iterat
 
 
 def narrowest_group(pid: int, proc: Path = PROC, cgroup: Path = CGROUP) -> LimitedGroup | None:
-    """The group with the least room, where a process will be killed first; None if none has a limit."""
+    """The group with the least room, where the OOM killer will act first; None if none has a limit."""
     return min(limited_groups(pid, proc, cgroup), key=lambda group: group.room_bytes, default=None)
 
 
 def read_group_memory(group: LimitedGroup) -> GroupMemory:
-    """What the group and those below it are charged for, now."""
+    """The current charges of the group and its descendants."""
     stat = _fields(read_text(group.directory / "memory.stat"))
     parts = _parts_v2(stat) if group.version == 2 else _parts_v1(stat, group.directory)
     used_bytes = whole_number(read_text(group.directory / _USED[group.version]))
@@ -104,7 +104,7 @@ def read_group_memory(group: LimitedGroup) -> GroupMemory:
 
 
 def read_process_parts(pid: int, proc: Path = PROC) -> dict[ContainerKind, int]:
-    """The figures of a process of the kinds in /proc/PID/status; empty if it is gone."""
+    """The figures of a process for the kinds in /proc/PID/status; empty if it is gone."""
     fields = kilobyte_fields(read_text(proc / str(pid) / "status"))
     return {kind: fields[name] for name, kind in _STATUS.items() if name in fields}
 
@@ -115,7 +115,7 @@ _INACTIVE = {1: "total_inactive_file", 2: "inactive_file"}
 
 
 def _of_hierarchy(root: Path, path: str, version: int) -> Iterator[LimitedGroup]:
-    """The group that a process is in and those around it."""
+    """Yield the group of a process and its ancestors."""
     group = root / path.lstrip("/")
     while group.is_relative_to(root):
         limit_bytes, used_bytes = (
@@ -135,14 +135,14 @@ def _parts_v2(stat: dict[str, int]) -> dict[ContainerKind, int]:
     for field, kind in _KINDS_V2.items():
         parts[kind] += stat.get(field, 0)
     _add_files(parts, stat.get("file", 0), stat.get("shmem", 0), stat.get("swapcached", 0))
-    # "kernel" is all of it, since Linux 5.18 (commit a8c49af3be5f).
+    # "kernel" is the sum, since Linux 5.18 (commit a8c49af3be5f).
     named = sum(stat.get(field, 0) for field in _KINDS_V2 if field not in _NOT_KERNEL)
     parts[ContainerKind.KERNEL] = max(0, stat.get("kernel", 0) - named)
     return parts
 
 
 def _parts_v1(stat: dict[str, int], directory: Path) -> dict[ContainerKind, int]:
-    """Kernel memory is one figure there; buffers of TCP are counted apart, and not in the usage."""
+    """Kernel memory is one figure in v1; TCP buffers are counted separately, outside of the usage."""
     parts = {
         ContainerKind.ANON: stat.get("total_rss", 0),
         ContainerKind.KERNEL: whole_number(read_text(directory / "memory.kmem.usage_in_bytes")) or 0,
@@ -153,7 +153,10 @@ def _parts_v1(stat: dict[str, int], directory: Path) -> dict[ContainerKind, int]
 
 
 def _add_files(parts: dict[ContainerKind, int], all_bytes: int, shmem_bytes: int, swapped_bytes: int) -> None:
-    """The kernel counts tmpfs, and anonymous pages on their way to swap, as files (NR_FILE_PAGES)."""
+    """Add the files.
+
+    The kernel counts tmpfs, and anonymous pages on their way to swap, as files (NR_FILE_PAGES).
+    """
     parts[ContainerKind.SHMEM] = shmem_bytes
     parts[ContainerKind.FILE] = max(0, all_bytes - shmem_bytes - swapped_bytes)
 

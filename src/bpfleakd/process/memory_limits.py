@@ -1,7 +1,7 @@
-"""How much memory a process may have: of its control groups, its own limits, and the machine.
+"""The limits of a process' memory: of its control groups, its own, and the machine's.
 
-Every limit comes with what is used of it. Of a control group that is the memory that cannot be had back at
-once: what it has charged, less the inactive part of the page cache (as kubelet counts it).
+Every limit comes with the memory used of it. For a control group that is the memory that cannot be reclaimed
+at once: its charges without the inactive part of the page cache (as kubelet counts it).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _RESOURCES = {
 
 
 def read_memory_limits(pid: int, proc: Path = PROC, cgroup: Path = CGROUP) -> tuple[MemoryLimit, ...]:
-    """All limits that there are, the one with the least room first; what cannot be read is left out."""
+    """All limits, the one with the least room first; unreadable ones are omitted."""
     limits = [*_of_groups(pid, proc, cgroup), *_of_process(pid, proc), *_of_machine(proc)]
     return tuple(sorted(limits, key=lambda limit: limit.limit_bytes - limit.used_bytes))
 

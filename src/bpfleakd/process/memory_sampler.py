@@ -35,15 +35,16 @@ _START_TIME = 19  # field 22 of stat, counted from the one after the name
 
 
 def read_anonymous_bytes(process: ProcessId, known_bytes: int | None = None, proc: Path = PROC) -> int | None:
-    """Anonymous memory of a process that is resident or swapped out.
+    """The resident or swapped-out anonymous memory of a process, in bytes.
 
-    None if it has none to be read: it has ended, is a zombie or a kernel thread, or the pid is another
-    process' now. The latter is not checked where the memory is still `known_bytes`, which is nothing new.
+    Returns None if there is none to read: the process has ended, is a zombie or a kernel thread, or the pid
+    now belongs to another process. The latter is not checked if the memory still is `known_bytes`, which is
+    no news.
     """
     try:
         status = _read(f"{proc}/{process.pid}/status")
         anonymous_bytes = _kilobytes(status, b"\nRssAnon:") + _kilobytes(status, b"\nVmSwap:")
-        # Checked after it was read: before, the process could end in between.
+        # Checked after the reading: otherwise the process could end in between.
         if anonymous_bytes != known_bytes and _start_ticks(process.pid, proc) != process.start_ticks:
             return None
         return anonymous_bytes
@@ -57,7 +58,7 @@ def _start_ticks(pid: int, proc: Path) -> int:
 
 
 def own_resident_bytes(proc: Path = PROC) -> int:
-    """What this process has in memory."""
+    """The resident memory of this process."""
     return int(_read(f"{proc}/self/statm").split()[1]) * mmap.PAGESIZE
 
 
@@ -70,6 +71,6 @@ def _read(path: str) -> bytes:
 
 
 def _kilobytes(status: bytes, field: bytes) -> int:
-    """A field of /proc/PID/status in bytes. ValueError if it is not there: a process without memory."""
+    """A field of /proc/PID/status in bytes. Raises ValueError without it: the process has no memory."""
     start = status.index(field) + len(field)
     return int(status[start : status.index(b" kB", start)]) * 1024

@@ -36,7 +36,7 @@ def _connect(address: str, port: int, timeout_s: float) -> socket.socket:
 
 
 def _in_namespace(namespace: str, address: str, port: int, timeout_s: float) -> socket.socket:
-    """Connect in a thread that enters the namespace and ends there: nothing else of us does."""
+    """Connect in a thread that enters the namespace and then ends, so no other thread enters it."""
     found: list[socket.socket | OSError] = []
 
     def work() -> None:

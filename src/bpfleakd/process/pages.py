@@ -1,6 +1,7 @@
-"""Which pages of a process are in memory (/proc/PID/pagemap), and where its threads' stacks are.
+"""Which pages of a process are in memory (/proc/PID/pagemap), and the stack pointers of its threads.
 
-smaps has figures of whole mappings, and the kernel joins neighbours that were mapped by different callers.
+smaps only has figures of whole mappings, and the kernel joins neighbours that were mapped by different
+callers.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ _ENTRY_BYTES = 8
 _PRESENT = np.uint64(1 << 63)
 _SWAPPED = np.uint64(1 << 62)
 _CHUNK_PAGES = 1 << 17
-# 32 GiB of address space, for which 64 MiB are read in about 0.1 s.
+# 32 GiB of address space, which takes 64 MiB to read in about 0.1 s.
 PAGES_MAX = 8 << 20
 THREADS_MAX = 4096
 
 
 class Pagemap:
-    """Counts pages, `pages_max` of them at most: ranges that are too large for what is left give None."""
+    """Counts pages, at most `pages_max` in total: ranges that exceed the rest return None."""
 
     def __init__(self, pid: int, proc: Path = PROC, *, pages_max: int = PAGES_MAX) -> None:
         self._pid = pid
@@ -37,10 +38,10 @@ class Pagemap:
         self._pages_left = pages_max
 
     def count(self, start: int, end: int) -> tuple[int, int] | None:
-        """Resident and swapped bytes from `start` to `end`; None if they cannot be known.
+        """Resident and swapped bytes from `start` to `end`; None if they are unknown.
 
-        A page that was read before it was written is the kernel's page of zeroes, and counts here, though
-        not in smaps.
+        A page that was read before it was written is the kernel's page of zeroes. It counts here, though not
+        in smaps.
         """
         first, last = start // _PAGE_BYTES, end // _PAGE_BYTES
         if last - first > self._pages_left:
@@ -66,7 +67,7 @@ class Pagemap:
 def present_pages(pid: int, start: int, end: int, proc: Path = PROC) -> NDArray[np.bool_]:
     """Which pages from `start` to `end` (whole pages) are in memory or swapped out.
 
-    Pages beyond PAGES_MAX, and those that cannot be read, count as not there.
+    Pages beyond PAGES_MAX and unreadable ones count as absent.
     """
     first, count = start // _PAGE_BYTES, min((end - start) // _PAGE_BYTES, PAGES_MAX)
     present = np.zeros((end - start) // _PAGE_BYTES, bool)
@@ -83,7 +84,7 @@ def present_pages(pid: int, start: int, end: int, proc: Path = PROC) -> NDArray[
 
 
 def stack_pointers(pid: int, proc: Path = PROC, *, threads_max: int = THREADS_MAX) -> list[int]:
-    """The stack pointers of the threads that wait in the kernel; those that run have none to be read."""
+    """The stack pointers of the threads that wait in the kernel; running threads have none to read."""
     pointers = []
     try:
         tids = os.listdir(proc / str(pid) / "task")[:threads_max]

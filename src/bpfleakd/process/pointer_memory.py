@@ -1,12 +1,12 @@
-"""Which mappings of a process can hold pointers, and which part of its stacks is in use.
+"""The mappings of a process that can contain pointers, and the used part of its stacks.
 
 Below the stack pointer of a thread are only remnants of calls that have returned, except for the 128 bytes of
-the red zone (System V ABI, AMD64 supplement, section 3.2.2). The limits of a thread's stack are certain in
+the red zone (System V ABI, AMD64 supplement, section 3.2.2). The bounds of a thread's stack are certain in
 two cases; all other stacks, such as those of coroutines, are read whole:
 
   - the main thread's, which the kernel names;
-  - one with memory without access below it, and the thread's own block (what %fs points to) at its upper
-    end: so the C libraries make them. No other thread may have its stack or block there.
+  - one with memory without access below it, and the thread's own block (what %fs points to) at its upper end:
+    so the C libraries make them. No other thread may have its stack or block there.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from bpfleakd.process.stopper import ThreadRegisters
 __all__ = ["PointerMemory", "pointer_memory"]
 
 _RED_ZONE_BYTES = 128
-# The kernel's, which hold no pointers of the process.
+# Mappings of the kernel, without pointers of the process.
 _SPECIAL = frozenset({"[vvar]", "[vvar_vclock]", "[vdso]", "[vsyscall]", "[uprobes]"})
 
 
 class PointerMemory(Struct, frozen=True):
-    """A mapping that is read for pointers, or the part of a stack that is in use.
+    """A mapping to read for pointers, or the used part of a stack.
 
-    `allocators`: an allocator may keep its own notes there.
+    `allocators`: an allocator may store its own data there.
     """
 
     part: MemoryPart
@@ -41,9 +41,9 @@ class PointerMemory(Struct, frozen=True):
 def pointer_memory(
     mappings: Sequence[Mapping], threads: Sequence[ThreadRegisters], allocator_paths: Collection[str]
 ) -> list[PointerMemory]:
-    """The memory to read, stacks first and then small before large: memory that changes most comes first.
+    """The memory to read: stacks first, then small before large, since stacks and small parts change most.
 
-    `threads` are those that are held; `allocator_paths` are the files of the allocators.
+    `threads` are the stopped ones; `allocator_paths` are the files of the allocators.
     """
     found = []
     below: Mapping | None = None
@@ -70,7 +70,7 @@ def _stack_start(
     here: Sequence[ThreadRegisters],
     threads: Sequence[ThreadRegisters],
 ) -> int:
-    """Where to begin to read: at the mapping's start, or in a stack at what is in use of it."""
+    """The first address to read: the mapping's start, or the start of the used part of a stack."""
     if len(here) != 1:
         return mapping.start
     (thread,) = here

@@ -1,4 +1,4 @@
-"""Text that the kernel writes, in /proc and in control groups: its fields and numbers."""
+"""Text files of the kernel, in /proc and in control groups: their fields and numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def read_text(path: Path) -> str:
 
 
 def whole_number(text: str) -> int | None:
-    """The number that a text is; None for anything else."""
+    """Parse a whole number; None for anything else."""
     text = text.strip()
     return int(text) if text.isascii() and text.isdigit() else None
 

@@ -1,4 +1,4 @@
-"""A process in /proc: its identity, whether it is still the same, and whether it may be traced."""
+"""A process in /proc: its identity, whether it still exists, and whether it may be traced."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ PROC = Path("/proc")
 _PF_KTHREAD = 0x0020_0000
 _SECCOMP_MODE_DISABLED = 0
 
-# uretprobes in a process under seccomp, strict or with a filter, kill it: CVE-2025-21834, from Linux 6.11 on,
-# fixed in 6.12.14 and 6.13.3. First fixed release of each affected series; None: never fixed in that series.
+# uretprobes kill a process under seccomp, strict or with a filter: CVE-2025-21834, from Linux 6.11 on, fixed
+# in 6.12.14 and 6.13.3. First fixed release of each affected series; None: never fixed in that series.
 _SECCOMP_KILLS: dict[tuple[int, int], int | None] = {(6, 11): None, (6, 12): 14, (6, 13): 3}
 
 
 class ProcessInfo(Struct, frozen=True):
-    """A process at one moment.
+    """The state of a process at one moment.
 
-    `exe` is "" where it cannot be read; `uid` is the effective one; `namespace_pid` is the pid that the
-    process knows itself by, in a container.
+    `exe` is "" if it cannot be read; `uid` is the effective one; `namespace_pid` is the process' own pid
+    inside its container.
     """
 
     id: ProcessId
@@ -54,7 +54,7 @@ class ProcessInfo(Struct, frozen=True):
 
 
 def instance_of(pid: int, proc: Path = PROC) -> str:
-    """A text that stands for the process which has this pid now. Raises NoSuchProcess."""
+    """A text that identifies the process that has this pid now. Raises NoSuchProcess."""
     try:
         stat = (proc / str(pid) / "stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError) as error:
@@ -63,14 +63,14 @@ def instance_of(pid: int, proc: Path = PROC) -> str:
 
 
 def read_process(pid: int, proc: Path = PROC) -> ProcessInfo:
-    """Read a process. Raises NoSuchProcess, also for a tid that is not the leader of a process."""
+    """Read a process. Raises NoSuchProcess, also for the tid of a thread that is not a group leader."""
     directory = proc / str(pid)
     try:
         stat = (directory / "stat").read_bytes()
         status = (directory / "status").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError) as error:
         raise no_such_process(pid) from error
-    # comm may hold spaces and parentheses: the fields begin after the last ")".
+    # comm may contain spaces and parentheses: the fields begin after the last ")".
     fields = stat[stat.rindex(b")") + 2 :].split()
     values = dict(re.findall(r"^(\w+):\t(.*)$", status, re.MULTILINE))
     if int(values["Tgid"]) != pid:
@@ -91,14 +91,14 @@ def read_process(pid: int, proc: Path = PROC) -> ProcessInfo:
 
 
 def is_hosts_init(pid: int) -> bool:
-    """Whether this is the first process of the machine, and not of a container that the daemon runs in."""
+    """Whether this is the init process of the machine, not of the daemon's container."""
     return pid == 1 and pid_namespace.is_initial()
 
 
 def check_traceable(
     process: ProcessInfo, own_pid: int, kernel_release: str, *, is_init: bool = False
 ) -> None:
-    """Raise TargetRefused if the process must not be traced, with the reason."""
+    """Raise TargetRefused, with the reason, if the process must not be traced."""
     pid = process.id.pid
     if is_init:
         raise errors.TargetRefused(
@@ -151,7 +151,7 @@ def command_of(pid: int, proc: Path = PROC) -> str:
 
 
 def thread_commands(pid: int, proc: Path = PROC) -> dict[int, str]:
-    """tid -> command name of the threads that exist now; empty if the process is gone."""
+    """The current threads of a process, as tid -> command name; empty if it is gone."""
     names: dict[int, str] = {}
     try:
         tids = os.listdir(proc / str(pid) / "task")

@@ -33,7 +33,7 @@ _LIST_EVERY = 5
 
 
 class ProcessStat(Struct, frozen=True):
-    """The figures of /proc/PID/stat (proc_pid_stat(5))."""
+    """Figures of /proc/PID/stat (proc_pid_stat(5))."""
 
     id: ProcessId
     parent_pid: int
@@ -42,13 +42,13 @@ class ProcessStat(Struct, frozen=True):
 
 
 def read_stat(pid: int, proc: Path = PROC) -> ProcessStat | None:
-    """Read it; None if the process is gone or a zombie."""
+    """Read the figures; None if the process is gone or a zombie."""
     try:
         with open(f"{proc}/{pid}/stat", "rb") as file:
             line = file.read()
     except OSError:
         return None
-    # comm may hold spaces and parentheses: the fields begin after the last ")".
+    # comm may contain spaces and parentheses: the fields begin after the last ")".
     end = line.rindex(b")")
     fields = line[end + 2 :].split()
     if fields[0] in (b"Z", b"X"):
@@ -60,13 +60,13 @@ def read_stat(pid: int, proc: Path = PROC) -> ProcessStat | None:
 
 
 def list_processes(proc: Path = PROC) -> list[ProcessStat]:
-    """All processes, by start time, so that parents normally come before their children."""
+    """All processes by start time, so parents normally come before their children."""
     found = (read_stat(pid, proc) for pid in _pids(proc))
     return sorted(filter(None, found), key=lambda stat: (stat.id.start_ticks, stat.id.pid))
 
 
 class Scanner:
-    """Reports the changes in /proc from one scan to the next. For the first, every process is new."""
+    """Reports the changes in /proc between two scans. In the first scan, every process is new."""
 
     def __init__(self, proc: Path = PROC) -> None:
         self._proc = proc
@@ -77,7 +77,7 @@ class Scanner:
         self._unlisted = 0
 
     def scan(self) -> list[ProcessEvent]:
-        """Look again; returns what changed, ends first."""
+        """Scan /proc; returns the changes, ends first."""
         events: list[ProcessEvent] = []
         again, new = self._in_turn() | self._young, set()
         if self._is_list_due():
@@ -122,7 +122,7 @@ class Scanner:
 
 
 def _last_pid(proc: Path) -> int | None:
-    """The last pid that our pid namespace assigned (proc_loadavg(5)); None if it is unknown."""
+    """The last pid that this pid namespace assigned (proc_loadavg(5)); None if unknown."""
     try:
         return int((proc / "loadavg").read_bytes().split()[4])
     except (OSError, ValueError, IndexError):

@@ -23,12 +23,12 @@ __all__ = ["ListElements", "RemoteMemory"]
 
 _WORD = struct.Struct("<Q")
 _ADDRESSES_END = 1 << 47
-# Enough for everything that is read at once; what a process claims about its sizes is not trusted.
+# Enough for any single read; sizes from the process are not trusted.
 _READ_MAX_BYTES = 64 << 20
 _PAGE_BYTES = 4096
 _SMALL_BYTES = 1024
 _PAGES_MAX = 256
-# What a request has room for, addresses of eight bytes.
+# The capacity of a request, for addresses of eight bytes.
 _GATHERED_MAX = 2_000
 _LISTS_MAX = 500
 _ELEMENT_WORDS = server.ELEMENT_BYTES // 8
@@ -36,7 +36,7 @@ _MOMENT_S = 0.005
 
 
 class ListElements(Struct, frozen=True):
-    """Elements of lists, in no order: addresses, words (n x 4). `cut` lists were not read to their end."""
+    """Elements of lists, unordered: addresses, words (n x 4). `cut` lists were not read to their end."""
 
     addresses: NDArray[np.uint64]
     words: NDArray[np.uint64]
@@ -44,9 +44,9 @@ class ListElements(Struct, frozen=True):
 
 
 class RemoteMemory:
-    """Reads `/proc/PID/mem`. A context manager. Every read raises OSError where memory is not there.
+    """Reads `/proc/PID/mem`. A context manager. Every read raises OSError if the memory does not exist.
 
-    TimeoutError is one of these: the process keeps its readers waiting.
+    TimeoutError, an OSError, means that the process keeps its readers waiting.
     """
 
     def __init__(self, pid: int, proc: Path = Path("/proc")) -> None:
@@ -65,7 +65,7 @@ class RemoteMemory:
         return self._exactly(address, size_bytes)
 
     def renew(self) -> None:
-        """Have what is read from now on be as it is from now on."""
+        """Drop cached pages, so later reads see the current memory."""
         self._pages.clear()
 
     def _of_pages(self, address: int, size_bytes: int) -> bytes:
@@ -81,7 +81,7 @@ class RemoteMemory:
         return word
 
     def text(self, address: int, limit_bytes: int) -> bytes:
-        """Return a NUL-terminated text, cut at `limit_bytes`; it may end at the end of a page."""
+        """A NUL-terminated text, cut at `limit_bytes`; it may also end with the end of a page."""
         room = min(limit_bytes, 4096 - address % 4096)
         text, terminator, _ = self.read(address, room).partition(b"\0")
         if terminator or room == limit_bytes:
@@ -89,7 +89,7 @@ class RemoteMemory:
         return text + self.text(address + room, limit_bytes - room)
 
     def _page(self, address: int) -> bytes:
-        """A page as it is, or was a moment ago: structures lie together, and any read costs as much."""
+        """A page as of a moment ago: structures are close together, and any read costs the same."""
         now_s = time.monotonic()
         if now_s - self._pages_s > _MOMENT_S or len(self._pages) >= _PAGES_MAX:
             self._pages.clear()
@@ -106,10 +106,10 @@ class RemoteMemory:
         return data
 
     def rings(self, rings: Sequence[tuple[int, int, int]], count: int) -> ListElements:
-        """Follow lists that go both ways: each is the address where it ends, its first and its last element.
+        """Follow doubly linked lists; each is given by the address of its end, its first and last element.
 
-        An element has four words, the third leads to the next element and the fourth to the one before. At
-        most so many elements are read; of lists that are changed meanwhile, some may be missing or wrong.
+        An element has four words: the third links to the next element and the fourth to the previous one.
+        Reads at most `count` elements; elements of lists that change meanwhile may be missing or wrong.
         Raises OSError.
         """
         return self._elements(server.RINGS, [number for ring in rings for number in ring], 3, count, 0)
@@ -117,9 +117,9 @@ class RemoteMemory:
     def chains(
         self, firsts: Sequence[int], count: int, *, behind_bytes: int, is_mangled: bool
     ) -> ListElements:
-        """The same of lists that go forward only, and end with 0: each is its first element.
+        """The same for singly linked lists that end with 0; each is given by its first element.
 
-        Links lead so many bytes behind the beginning of an element, and may be mangled as glibc does.
+        The link is `behind_bytes` after the beginning of an element, and may be mangled as in glibc.
         """
         return self._elements(server.CHAINS, firsts, 1, count, behind_bytes | is_mangled << 63)
 
@@ -141,7 +141,7 @@ class RemoteMemory:
             rest = array("Q", words[(_ELEMENT_WORDS + 1) * found :].tobytes())
             cut, left = cut + broken, left - found
             if not found and going == lists_in:
-                # There is no room for one of each.
+                # There is no room for one element of each list.
                 cut += len(waiting) // list_words
                 break
             waiting = rest + waiting[len(some) :]
@@ -150,7 +150,7 @@ class RemoteMemory:
         return ListElements(np.concatenate(addresses), np.concatenate(elements), cut)
 
     def gather(self, addresses: Sequence[int], size_bytes: int) -> list[bytes]:
-        """Return what is at each address; b"" where it cannot be read. Raises OSError if nothing can be."""
+        """The bytes at each address; b"" where it cannot be read. Raises OSError if nothing can be read."""
         found: list[bytes] = []
         most = min(_GATHERED_MAX, server.BUFFER_BYTES // (size_bytes + 1))
         while len(found) < len(addresses):

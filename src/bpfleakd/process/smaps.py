@@ -32,7 +32,7 @@ _USED_LINES = (b"Rss:", b"Private_Dirty:", b"Shared_Hugetlb:", b"Private_Hugetlb
 
 
 class Smaps(Struct, frozen=True):
-    """The mappings by address; `left_out` is how many there were beyond the limit."""
+    """The mappings by address; `left_out` is the number beyond the limit."""
 
     usages: tuple[MappingUsage, ...]
     left_out: int = 0
@@ -62,7 +62,7 @@ def read_smaps(pid: int, proc: Path = PROC, *, mappings_max: int = MAPPINGS_MAX)
 
 
 def _lines(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Lines with their ends."""
+    """Yield lines including their ends."""
     rest = b""
     for part in parts:
         *lines, rest = (rest + part).split(b"\n")
@@ -72,7 +72,7 @@ def _lines(parts: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def parse_smaps(lines: Iterable[bytes], mappings_max: int = MAPPINGS_MAX) -> Smaps:
-    """Parse the lines of /proc/PID/smaps (proc_pid_smaps(5)); what is malformed is left out."""
+    """Parse the lines of /proc/PID/smaps (proc_pid_smaps(5)); malformed ones are omitted."""
     usages: list[MappingUsage] = []
     left_out = 0
     first: bytes | None = None

@@ -1,15 +1,14 @@
-"""Threads of another process held still, for a moment, and their registers.
+"""Stops the threads of another process for a moment, and reads their registers.
 
-By ptrace(2): PTRACE_SEIZE and PTRACE_INTERRUPT. Nothing is sent to the process and nothing in it is changed;
-but a few system calls that it waits in may return EINTR afterwards, as under strace or gdb (signal(7) lists
+This uses ptrace(2): PTRACE_SEIZE and PTRACE_INTERRUPT. It sends no signal to the process and changes nothing
+in it; but a few blocking system calls may return EINTR afterwards, as under strace or gdb (signal(7) lists
 them: epoll_wait is one).
 
 Rules:
   - ptrace binds a tracee to one thread of the tracer: that of `Held`, which does nothing else. It releases
-    the tracees on request or when the time is over, whatever the rest of this process is doing then.
+    the tracees on request or after the time limit, whatever the rest of this process does.
   - If that thread or this process ends, the kernel releases the tracees.
-  - A thread that a signal had stopped before stays stopped, and signals that come meanwhile arrive
-    afterwards.
+  - A thread that a signal had stopped before stays stopped, and signals sent meanwhile arrive afterwards.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class ThreadRegisters(Struct, frozen=True, eq=False):
 
 
 class Held:
-    """Threads that are held, from `hold` until `release`, or until the time is over."""
+    """Threads that are stopped from `hold` until `release`, or until the time limit."""
 
     def __init__(self, pid: int, limit_s: float, when_over: Callable[[], object], proc: Path) -> None:
         self._pid = pid
@@ -91,15 +90,15 @@ class Held:
 
     @property
     def is_holding(self) -> bool:
-        """Whether the process has stood still from the beginning until now."""
+        """Whether the process has been stopped from the beginning until now."""
         return self._holding
 
     def let_go(self) -> None:
-        """Let the threads continue; returns when they do. `stopped_s` is final then."""
+        """Let the threads continue; returns when they run. `stopped_s` is final then."""
         self._release.set()
         self._thread.join()
 
-    # In the tracing thread
+    # In the tracing thread.
 
     def _run(self) -> None:
         began = time.monotonic()
@@ -124,7 +123,7 @@ class Held:
             self._ready.set()
 
     def _stop_all(self, deadline: float) -> None:
-        """Stop every thread, also those that others start meanwhile."""
+        """Stop every thread, including those that others start meanwhile."""
         while fresh := [tid for tid in self._threads() if tid not in self._signals]:
             seized = [tid for tid in fresh if self._seize(tid)]
             if not seized:
@@ -161,7 +160,7 @@ class Held:
             except ChildProcessError:
                 return  # ended, and taken by its process
             if done and os.WIFSTOPPED(status):
-                # A signal that was on its way stops the thread as well, and has to be passed on to it.
+                # A pending signal stops the thread as well, and must be delivered to it.
                 at_event = status >> 16 == _PTRACE_EVENT_STOP
                 self._signals[tid] = 0 if at_event else os.WSTOPSIG(status)
                 return
@@ -191,7 +190,7 @@ def hold(pid: int, limit_s: float, *, when_over: Callable[[], object] = _nothing
 
 
 def tracer_of(pid: int, proc: Path = PROC) -> int:
-    """The process that traces this one by ptrace; 0 for none. Raises NoSuchProcess."""
+    """The pid of the process' ptrace tracer; 0 for none. Raises NoSuchProcess."""
     try:
         thread = _status_number(proc / str(pid), "TracerPid")
     except OSError as error:
@@ -204,7 +203,7 @@ def tracer_of(pid: int, proc: Path = PROC) -> int:
 
 
 def traced_by_another(pid: int, tracer: int, proc: Path = PROC) -> errors.TargetRefused:
-    """The error of a process that has a tracer, of which there can be one."""
+    """The error for a process that already has a tracer; there can be only one."""
     return errors.TargetRefused(
         f"process {pid} is already being traced by {command_of(tracer, proc) or 'another one'} "
         f"(process {tracer})",

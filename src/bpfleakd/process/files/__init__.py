@@ -1,1 +1,1 @@
-"""Opening files that a traced process names or maps: by rules, and without waiting for their servers."""
+"""Opens files that a traced process names or maps, safely and without waiting for their servers."""

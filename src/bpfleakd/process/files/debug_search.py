@@ -1,4 +1,4 @@
-"""Debug files for the files that a process maps, and which of them to trust.
+"""Finds debug files for mapped files, and decides which of them to trust.
 
 Rules:
 - Only debug files that only root of this machine could have written, below our own root directory, serve all
@@ -20,7 +20,7 @@ __all__ = ["debug_file_for_all", "debug_file_in_root", "has_our_root"]
 
 
 def has_our_root(pid: int) -> bool:
-    """Whether a process sees the same file systems as we do; False if that is unknown."""
+    """Whether a process sees the same file systems as the daemon; False if that is unknown."""
     try:
         mount_namespaces = (os.stat(f"/proc/{process}/ns/mnt") for process in (pid, "self"))
         if len({(s.st_dev, s.st_ino) for s in mount_namespaces}) != 1:
@@ -35,12 +35,12 @@ def has_our_root(pid: int) -> bool:
 
 
 def debug_file_for_all(image: ElfImage, path: str) -> ElfImage | None:
-    """The debug file of an image that every process may be shown; `path` as the process sees it."""
+    """The debug file of an image that may serve every process; `path` is the process' view."""
     return find_debug_file(image, path, _open_for_all)
 
 
 def debug_file_in_root(image: ElfImage, path: str, root: TargetRoot) -> ElfImage | None:
-    """The debug file that a process brings along below `root`, for it alone."""
+    """The debug file of an image below the process' own `root`, for that process alone."""
     return find_debug_file(image, path, root.open_regular)
 
 

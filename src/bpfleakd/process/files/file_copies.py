@@ -1,7 +1,7 @@
-"""Copies of files in memory that nobody can change any more (memfd_create(2), sealed).
+"""Immutable copies of files in memory (memfd_create(2), sealed).
 
-Copies of files of slow file systems have limits: of a file, of a process, of all together. What is in use is
-counted by looking at our open descriptors, so that no copy is forgotten, whoever keeps it.
+Copies of files of slow file systems are limited per file, per process and in total. Usage is counted from the
+daemon's open descriptors, so every copy counts, whatever keeps it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["copy_of_slow_file", "is_slow", "sealed_copy"]
 
 OWN_BYTES_MAX = 256 << 20
 ALL_BYTES_MAX = 512 << 20
-# A server that is as slow as that keeps a thread busy.
+# A slower server would occupy a thread for too long.
 COPY_S = 30.0
 _PART_BYTES = 1 << 20
 _DESCRIPTORS = "/proc/self/fd"
@@ -30,12 +30,12 @@ _counting = threading.Lock()
 
 
 def is_slow(descriptor: int) -> bool:
-    """Whether reading a file may wait for a server; asking may, too. Raises OSError."""
+    """Whether reading a file may wait for a server, as may this call. Raises OSError."""
     return not is_kernels_own(file_system(descriptor)[0])
 
 
 def copy_of_slow_file(descriptor: int, size_bytes: int, owner: str) -> int:
-    """Copy a file for the process `owner`, and return the copy. Waits as long as the server of the file does.
+    """Copy a file for the process `owner`, and return the copy. Waits for the file's server without a limit.
 
     Raises OSError: EFBIG if it is larger than any copy may be, ENOSPC if there are too many copies.
     """
@@ -45,7 +45,7 @@ def copy_of_slow_file(descriptor: int, size_bytes: int, owner: str) -> int:
     with _counting:
         _refuse_too_many(name, size_bytes)
         copy = _new_copy(name)
-        # It counts from now on.
+        # The copy counts in the limits from now on.
         os.ftruncate(copy, size_bytes)
     try:
         return _filled(copy, descriptor, size_bytes, time.monotonic() + COPY_S)
@@ -54,7 +54,7 @@ def copy_of_slow_file(descriptor: int, size_bytes: int, owner: str) -> int:
 
 
 def sealed_copy(name: str, descriptor: int, size_bytes: int) -> int:
-    """Copy so many bytes of a file, and return the copy. Raises OSError, and EOFError if it is shorter."""
+    """Copy the first `size_bytes` of a file. Raises OSError, or EOFError if the file is shorter."""
     return _filled(_new_copy(name), descriptor, size_bytes)
 
 
@@ -63,7 +63,7 @@ def _new_copy(name: str) -> int:
 
 
 def _filled(copy: int, descriptor: int, size_bytes: int, deadline_s: float = float("inf")) -> int:
-    """The copy with all bytes, sealed; it is closed if that fails."""
+    """Fill the copy and seal it; close it on failure."""
     try:
         done = 0
         while done < size_bytes:
@@ -81,7 +81,7 @@ def _filled(copy: int, descriptor: int, size_bytes: int, deadline_s: float = flo
 
 
 def _refuse_too_many(name: str, wanted_bytes: int) -> None:
-    """Raises OSError if a copy of this name would be too much for its process, or for all."""
+    """Raise OSError if this copy would exceed the limit of its process, or of all."""
     sizes: dict[int, int] = {}
     own: set[int] = set()
     for number in os.listdir(_DESCRIPTORS):

@@ -1,11 +1,11 @@
-"""Which file systems only root of this machine decides about, known by their device number.
+"""Finds the file systems that only root of this machine controls, by device number.
 
-A file that belongs to root, and that only root may write, is trustworthy only if the file system tells the
-truth. FUSE servers and remote servers may lie, and so may an overlay over one of these that an unprivileged
-user has mounted in a separate namespace. So a device counts if it is mounted with a type of this list in our
-own mount namespace, or in that of process 1: a daemon in a container does not have the overlays of other
-containers in its own, and those of the machine's init are root's, too. Device numbers are reused: the lists
-are read again after every mount or unmount, which the kernel reports by poll(2) on mountinfo
+A file that belongs to root, and that only root may write, is trustworthy only if its file system is. FUSE
+servers and remote servers may lie, and so may an overlay over one of these that an unprivileged user has
+mounted in a separate namespace. So a device counts if it is mounted with a type of this list in the daemon's
+mount namespace, or in that of process 1: a daemon in a container does not see the overlays of other
+containers in its own, and the mounts of the machine's init belong to root, too. Device numbers are reused:
+the lists are read again after every mount or unmount, which the kernel reports by poll(2) on mountinfo
 (proc_pid_mountinfo(5)).
 """
 
@@ -36,7 +36,8 @@ _TYPES = frozenset(
     )
 )
 
-# File systems of the kernel's own, in any mount namespace (linux/magic.h). An overlay may lie over FUSE.
+# File systems implemented by the kernel, in any mount namespace (linux/magic.h). An overlay may be based on
+# FUSE.
 _KERNELS_OWN = frozenset(
     (
         0xEF53,  # ext2, ext3, ext4
@@ -53,7 +54,7 @@ _KERNELS_OWN = frozenset(
 
 
 class LocalDevices:
-    """The device numbers, as of now. Lists of mounts that cannot be read count as empty."""
+    """The current device numbers. Lists of mounts that cannot be read count as empty."""
 
     def __init__(self, mounts: Sequence[str] = _MOUNTS) -> None:
         self._paths = mounts
@@ -91,7 +92,7 @@ def _lines(fd: int) -> list[str]:
 
 
 def is_kernels_own(kind: int) -> bool:
-    """Whether a file system of this type (statfs(2)) always answers, whoever has mounted it."""
+    """Whether a file system of this type (statfs(2)) always answers, whoever mounted it."""
     return kind in _KERNELS_OWN
 
 

@@ -1,15 +1,16 @@
-"""The files that processes map, opened so that what is learned of them can be kept.
+"""Opens the files that processes map, with keys for storing results about them.
 
 Rules:
-- Data that one process controls decides nothing for another. Results for a file are stored by its `FileKey`,
-  which all processes share only for files that only root could have written; for any other file the key
-  includes the process.
-- Results shared beyond that are stored by content: `FileContent.digest` stands for bytes that cannot change
-  any more. A file of another user is copied into sealed memory first, since it could change between the
-  digest and the next reading.
-- Files of other file systems than the local ones are opened and copied by a thread (slow_files.py,
-  file_copies.py): their server may never answer. Readers get the copy; only probes need the file itself.
-- Nothing here asks a file server for attributes; fstat(2) does, so it is the thread's, too.
+- Data that one process controls never affects another. Results for a file are stored by its `FileKey`, which
+  all processes share only for files that only root could have written; for any other file the key includes
+  the process.
+- Results shared beyond that are stored by content: `FileContent.digest` identifies bytes that can no longer
+  change. A file of another user is copied into sealed memory first, since it could change between the digest
+  and the next reading.
+- A thread opens and copies files of non-local file systems (slow_files.py, file_copies.py), since their
+  server may never answer. Readers get the copy; only probes need the file itself.
+- Attributes may come from a file server, so only the thread calls fstat(2), and nothing else here requests
+  them.
 - A file is checked and used through the same descriptor: through `descriptor_path`, never by its name again.
 """
 
@@ -45,9 +46,9 @@ __all__ = [
     "rest",
 ]
 
-# The maximum to copy: each process reads larger files of other users for itself.
+# Larger files of other users are not copied: each process reads them for itself.
 COPIED_BYTES_MAX = 64 << 20
-# To digest more takes longer than a second.
+# Digesting more takes longer than a second.
 DIGESTED_BYTES_MAX = 1 << 30
 _DIGEST_BYTES = 32
 
@@ -55,9 +56,9 @@ _devices = LocalDevices()
 
 
 class FileKey(NamedTuple):
-    """A file as it is now: writing it changes the times.
+    """A file in its current state: writing it changes the times.
 
-    `owner` is "" for what only root can write, else the process for which alone it holds.
+    `owner` is "" for files that only root can write, else the only process for which the key is valid.
     """
 
     device: int
@@ -69,7 +70,7 @@ class FileKey(NamedTuple):
 
     @property
     def is_shared(self) -> bool:
-        """Whether what is learned of the file holds for every process."""
+        """Whether results about the file are valid for every process."""
         return not self.owner
 
     def of_process(self, owner: str) -> FileKey:
@@ -78,10 +79,10 @@ class FileKey(NamedTuple):
 
 
 class FileContent:
-    """Bytes that do not change: `descriptor` reads them, and stays this object's.
+    """Bytes that do not change: `descriptor` reads them, and belongs to this object.
 
-    `digest` is None if the bytes could change or are too many: results are then not shared. `is_stable`: only
-    root can change them.
+    `digest` is None if the bytes could change, or are too many: results are then not shared. `is_stable`:
+    only root can change them.
     """
 
     def __init__(self, descriptor: int, digest: bytes | None, *, is_stable: bool) -> None:
@@ -105,30 +106,30 @@ class FileContent:
 class OpenedFile:
     """A regular file, open for reading. It is closed with the last reference to it.
 
-    `descriptor` reads its bytes: of the file, or of a copy of it.
+    `descriptor` reads the bytes of the file, or of a copy of it.
     """
 
     def __init__(self, descriptor: int, owner: str) -> None:
-        """Take a descriptor, which this object owns; `owner` is the process it belongs to."""
+        """Take ownership of a descriptor; `owner` is the process that it serves."""
         self.descriptor = self._file = descriptor
         status = os.fstat(descriptor)
         self.key = FileKey(*_identity(status), "" if _is_roots(status) else owner)
 
     @property
     def descriptor_path(self) -> str:
-        """A path that opens this very file, in this process and while this object is there."""
+        """A path that opens this very file, in this process and as long as this object exists."""
         return f"/proc/self/fd/{self._file}"
 
     @property
     def is_copied(self) -> bool:
-        """Whether reading `descriptor` reads a copy."""
+        """Whether `descriptor` reads a copy."""
         return self.descriptor != self._file
 
     def copy(self) -> None:
-        """Read from a copy from now on: it takes as long as the file's server likes. Raises OSError.
+        """Copy the file and read from the copy from now on; waits for the file's server. Raises OSError.
 
-        Who closes a FUSE file waits for the server, too. So that is done here, and what stays open is only
-        a handle (O_PATH), of whose end no server learns.
+        Closing a FUSE file waits for the server too, so this closes it here. What remains open is only a
+        handle (O_PATH), which no server notices when it is closed.
         """
         self.descriptor = copy_of_slow_file(self._file, self.key.size_bytes, self.key.owner)
         opened, self._file = self._file, os.open(self.descriptor_path, os.O_PATH | os.O_CLOEXEC)
@@ -136,7 +137,7 @@ class OpenedFile:
             os.close(opened)
 
     def content(self, *, with_digest: bool = True) -> FileContent:
-        """The bytes. Raises OSError, and BadElf if the file is written meanwhile."""
+        """The bytes. Raises OSError, or BadElf if the file is written meanwhile."""
         size_bytes = self.key.size_bytes
         if self.is_copied or self.key.is_shared:
             digest = _digest(self.descriptor, size_bytes) if with_digest else None
@@ -157,7 +158,7 @@ class OpenedFile:
         descriptors = {getattr(self, "descriptor", -1), getattr(self, "_file", -1)} - {-1}
         self.descriptor = self._file = -1
         for descriptor in descriptors:
-            # It is closed in any case. ENOTCONN: the file's server has ended.
+            # The descriptor is closed in any case. ENOTCONN: the file's server has ended.
             with contextlib.suppress(OSError):
                 os.close(descriptor)
 
@@ -165,7 +166,7 @@ class OpenedFile:
 def open_mapped(pid: int, mapping: Mapping, owner: str) -> OpenedFile:
     """Open the very file that is mapped, on behalf of the process `owner`.
 
-    Raises OSError: TimeoutError if its file system has not answered soon; then it may have when asked again.
+    Raises OSError: TimeoutError if its file system does not answer soon; a later call may succeed.
     """
     if device_number(mapping.device) in _devices:
         return _opened(pid, mapping, owner, lambda: root_of(pid).open_regular(mapping.path))
@@ -173,7 +174,7 @@ def open_mapped(pid: int, mapping: Mapping, owner: str) -> OpenedFile:
 
 
 def _opened(pid: int, mapping: Mapping, owner: str, by_name: Callable[[], int]) -> OpenedFile:
-    """By its address, or by its name if that is not possible. Raises OSError.
+    """Open by address, or else by name. Raises OSError.
 
     The link in map_files takes the lock of the process' memory map, which the process may hold.
     """
@@ -191,12 +192,12 @@ def _opened(pid: int, mapping: Mapping, owner: str, by_name: Callable[[], int]) 
 
 
 def open_mapped_waiting(pid: int, mapping: Mapping, owner: str) -> OpenedFile:
-    """The same in a thread, which waits as long as the server of the file does. Raises OSError."""
+    """The same in a thread, without a limit on the wait for the file's server. Raises OSError."""
     return _opened(pid, mapping, owner, lambda: open_below(root_of(pid).directory, mapping.path))
 
 
 def _copied(pid: int, mapping: Mapping, owner: str) -> OpenedFile:
-    """In a thread: whatever is asked of the server is asked here."""
+    """Runs in a thread, because every call here may wait for the server."""
     opened = open_mapped_waiting(pid, mapping, owner)
     if is_slow(opened.descriptor):
         opened.copy()
@@ -207,12 +208,12 @@ _slow_files = SlowFiles(_copied)
 
 
 def rest() -> None:
-    """Close files of slow file systems that nobody has asked for lately."""
+    """Close files of slow file systems that nobody has requested recently."""
     _slow_files.rest()
 
 
 def open_program(pid: int, mappings: Iterable[Mapping], owner: str) -> OpenedFile | None:
-    """Open the program that a process executes; None if it maps no code of it. Raises OSError."""
+    """Open the executable of a process; None if the process maps no code of it. Raises OSError."""
     program = program_of(pid)
     for mapping in mappings:
         if mapping.executable and mapping.inode == program[1]:
@@ -223,9 +224,9 @@ def open_program(pid: int, mappings: Iterable[Mapping], owner: str) -> OpenedFil
 
 
 def open_unchanged(mapping: Mapping, owner: str) -> OpenedFile:
-    """Open what a process that has ended had mapped, if its name is still that file's. Raises OSError.
+    """Open a file that an ended process had mapped, if its name still refers to it. Raises OSError.
 
-    Not on file systems whose server may not answer: then the look-up of the name would wait for ever.
+    Not for file systems whose server may not answer: the look-up of the name could wait for ever.
     """
     if device_number(mapping.device) not in _devices:
         raise FileNotFoundError(2, "it is on no local file system", mapping.path)
@@ -237,7 +238,7 @@ def open_unchanged(mapping: Mapping, owner: str) -> OpenedFile:
 
 
 def open_of_root(path: str | Path) -> OpenedFile | None:
-    """Open a file of this machine that only root could have written; None if it is another."""
+    """Open a file of this machine that only root could have written; None for any other file."""
     with contextlib.suppress(OSError):
         opened = OpenedFile(open_below("/", str(path)), "nobody")
         return opened if opened.key.is_shared else None

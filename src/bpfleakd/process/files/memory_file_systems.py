@@ -1,7 +1,7 @@
-"""File systems whose files are memory and nothing else, as a process has them mounted: tmpfs and hugetlbfs.
+"""The mounted file systems of a process whose files are only memory: tmpfs and hugetlbfs.
 
-Their devices have no name of their own: the table of mounts tells (proc_pid_mountinfo(5)). A file system that
-the process has unmounted is not in it.
+Their device numbers do not identify their type; the table of mounts does (proc_pid_mountinfo(5)). A file
+system that the process has unmounted is missing from it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["memory_devices"]
 
 PROC = Path("/proc")
 _TYPES = frozenset(("tmpfs", "ramfs", "hugetlbfs"))
-# A process may mount as often as it likes: some 100,000 mounts.
+# A process may have any number of mounts: this is some 100,000.
 _BYTES_MAX = 8 << 20
 # The major number of file systems without a device.
 _NO_DEVICE = "00:"

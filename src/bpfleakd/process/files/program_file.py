@@ -1,6 +1,7 @@
-"""Which file a process executes, without a word to the server of its file system.
+"""The executable of a process, without contacting the server of its file system.
 
-stat(2) of a FUSE or NFS file may wait for the server for ever; statx(2) with AT_STATX_DONT_SYNC asks nobody.
+stat(2) of a FUSE or NFS file may wait for the server for ever; statx(2) with AT_STATX_DONT_SYNC contacts
+nobody.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def program_of(pid: int) -> tuple[int, int]:
-    """Device and inode of the program of a process, as stat(2) has them. Raises OSError."""
+    """Device and inode of a process' executable, as stat(2) returns them. Raises OSError."""
     buffer = ctypes.create_string_buffer(_STATX_BYTES)
     path = f"/proc/{pid}/exe"
     if _libc.statx(_AT_FDCWD, path.encode(), _DONT_SYNC, _INODE, buffer):

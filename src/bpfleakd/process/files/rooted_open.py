@@ -1,9 +1,9 @@
-"""Opening files below a root directory that another user controls.
+"""Opens files below a root directory that another user controls.
 
 Rules:
 - Links are followed inside the root only, and those of /proc (magic links) not at all: openat2(2), Linux 5.6.
-- Only regular files are opened. A pipe could block us and a device could do anything, so the type is checked
-  (O_PATH) before the file is opened.
+- Only regular files are opened. A pipe could block the daemon and a device could do anything, so the type is
+  checked (O_PATH) before the file is opened.
 - What a process has mounted below its root may be of a server that never answers. So `TargetRoot` looks names
   up in another process (reading/), and returns only what is of a file system that answers. `open_below` may
   wait: it is for paths of our own, and for threads that may wait.
@@ -33,15 +33,15 @@ _devices = LocalDevices()
 class TargetRoot(Struct, frozen=True):
     """The root directory of process `pid`; `directory` is /proc/PID/root.
 
-    All raise OSError: TimeoutError if the process keeps its readers waiting, ENODEV for what is of a file
-    system whose server may do that later.
+    All methods raise OSError: TimeoutError if the process keeps its readers waiting, ENODEV for a file system
+    whose server may do that later.
     """
 
     pid: int
     directory: Path
 
     def open_handle(self, path: str | PurePosixPath, *, follow: bool = True) -> int:
-        """A handle (O_PATH) of whatever has this path; it may be a link only if `follow`."""
+        """A handle (O_PATH) of the object with this path; a link only if `follow` is false."""
         if len(os.fsencode(str(path))) > _PATH_MAX_BYTES:
             raise OSError(errno.ENAMETOOLONG, "a path that is too long")
         flags = os.O_PATH | (0 if follow else os.O_NOFOLLOW)
@@ -64,10 +64,10 @@ class TargetRoot(Struct, frozen=True):
             os.close(handle)
 
     def open_writable_directory(self, path: str | PurePosixPath, uid: int) -> int:
-        """A handle of a directory, to make files there for a user.
+        """A handle of a directory, to create files in it for a user.
 
-        The user may have mounted any directory of the host at this path, in a namespace of their own. So it
-        is refused unless they could make the files themselves.
+        The user may have mounted any directory of the host at this path, in a private namespace. So this
+        refuses it unless the user could create the files.
         """
         directory = self.open_handle(path)
         status = os.fstat(directory)
@@ -93,7 +93,10 @@ def open_below(root: str | os.PathLike[str], path: str | PurePosixPath) -> int:
 
 
 def reopen_regular(handle: int) -> int:
-    """Open for reading what an O_PATH descriptor stands for. Raises OSError, EINVAL for no regular file."""
+    """Open the object of an O_PATH descriptor for reading.
+
+    Raises OSError, EINVAL unless it is a regular file.
+    """
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         raise OSError(22, "is not a regular file")
     return os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -1,9 +1,10 @@
 """Opens files whose file system may not answer (FUSE, NFS): a thread does, and callers wait briefly.
 
-An open or read that is not answered ends only with the server. Rules:
-- Whoever asks waits `WAIT_S` at most, and gets TimeoutError then. Who asks again gets what the thread opened;
-  so does everyone who asks within `_KEPT_S`, since an attach asks until all files of the process are there.
-- A process that keeps callers waiting for too long is not waited for any more for a while (patience.py).
+An open or read without an answer ends only with the server. Rules:
+- A caller waits at most `WAIT_S`, then gets TimeoutError. A later call returns the file that the thread
+  opened, and so does every call within `_KEPT_S`, since an attach repeats its calls until all files of the
+  process are open.
+- After a process has kept callers waiting for too long, they do not wait for it for a while (patience.py).
 - One thread at a time opens for a process, `THREADS_MAX` for all.
 """
 
@@ -24,12 +25,12 @@ T = TypeVar("T")
 
 WAIT_S = 0.05
 THREADS_MAX = 16
-# What nobody has asked for since then is closed.
+# A file that nobody has requested for this long is closed.
 _KEPT_S = 60.0
 
 
 class _Opening(Generic[T]):
-    """An open(2) in a thread of its own, and what came of it."""
+    """An open(2) in a separate thread, and its result."""
 
     def __init__(self, open_file: Callable[[], T]) -> None:
         self.asked_s = time.monotonic()
@@ -40,16 +41,16 @@ class _Opening(Generic[T]):
         threading.Thread(target=self._run, name="slow-open", daemon=True).start()
 
     def wait(self, wait_s: float) -> bool:
-        """Whether it is done within this time."""
+        """Whether it ends within this time."""
         return self._done.wait(wait_s)
 
     @property
     def has_failed(self) -> bool:
-        """Whether there will be no file."""
+        """Whether it ended without a file."""
         return self._done.is_set() and self._file is None
 
     def result(self) -> T:
-        """The file, once it is done. Raises OSError."""
+        """The opened file. Raises OSError."""
         if self._file is None:
             raise self._error or OSError(errno.EIO, "the file was not opened")
         return self._file
@@ -66,9 +67,9 @@ class _Opening(Generic[T]):
 
 
 class SlowFiles(Generic[T]):
-    """`open_file` opens the file of a mapping of a process, for its owner. Any thread may call it.
+    """`open_file` opens the file of a mapping of a process, for its owner. Thread-safe.
 
-    `instance_of` tells processes with one pid apart.
+    `instance_of` distinguishes processes with the same pid.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class SlowFiles(Generic[T]):
         self._openings: dict[tuple[str, str, int], _Opening[T]] = {}
 
     def open(self, pid: int, mapping: Mapping, owner: str) -> T:
-        """Open it. Raises OSError; TimeoutError as long as it is not answered."""
+        """Open a file. Raises OSError; TimeoutError as long as there is no answer."""
         file = (self._instance_of(pid) or owner, mapping.device, mapping.inode)
         with self._lock:
             opening = self._openings.get(file) or self._begun(file, pid, mapping, owner)
@@ -96,7 +97,7 @@ class SlowFiles(Generic[T]):
         return opening.result()
 
     def rest(self) -> None:
-        """Close what nobody has asked for lately."""
+        """Close files that nobody has requested recently."""
         if not self._openings:
             return
         due_s = time.monotonic() - _KEPT_S
@@ -108,7 +109,7 @@ class SlowFiles(Generic[T]):
             }
 
     def _is_done(self, opening: _Opening[T], pid: int) -> bool:
-        """Wait for it, unless the process has kept us waiting for too long."""
+        """Wait for it, unless the process has kept callers waiting for too long."""
         if opening.wait(0.0):
             return True
         with self._lock:
@@ -123,7 +124,7 @@ class SlowFiles(Generic[T]):
     def _begun(
         self, file: tuple[str, str, int], pid: int, mapping: Mapping, owner: str
     ) -> _Opening[T] | None:
-        """None if threads wait for this process, or too many for others."""
+        """Start opening a file; None if threads wait for this process, or too many for others."""
         waiting = [key for key, each in self._openings.items() if not each.wait(0.0)]
         if len(waiting) >= THREADS_MAX or any(key[0] == file[0] for key in waiting):
             return None

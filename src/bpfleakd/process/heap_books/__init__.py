@@ -1,1 +1,1 @@
-"""What allocators themselves have written down of their heaps, read from outside."""
+"""Allocators' own data on their heaps, read from outside."""

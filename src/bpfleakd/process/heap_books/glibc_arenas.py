@@ -1,10 +1,10 @@
-"""Where the arenas of glibc's malloc are in the memory of a process.
+"""Finds the arenas of glibc's malloc in the memory of a process.
 
 The arenas form a ring (`malloc_state.next`) that begins with `main_arena`, a variable of libc without a
-symbol. It is found by its 127 bins, which are lists that begin and end in a head: the head of an empty one
-points to itself, as if it were a chunk that begins 16 bytes before its first pointer; that of another points
-to two chunks. Nothing depends on the version but the distance from the arena's beginning to its bins, for
-which the closed ring is the proof. Source: glibc's malloc/malloc.c and malloc/arena.c, 2.26 to 2.41.
+symbol. bpfleakd finds it by its 127 bins, which are lists that begin and end in a head: the head of an empty
+list points to itself, as if it were a chunk that begins 16 bytes before its first pointer; that of another
+list points to two chunks. Only the distance from the arena's beginning to its bins depends on the version;
+the closed ring confirms it. Source: glibc's malloc/malloc.c and malloc/arena.c, 2.26 to 2.41.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ BINS = 127
 _WORD = 8
 _BIN_BYTES = 2 * _WORD * BINS
 _BINMAP_BYTES = 16
-# malloc_state from its bins on up to `max_system_mem`.
+# The part of malloc_state from its bins to `max_system_mem`.
 BEHIND_BINS_BYTES = _BIN_BYTES + _BINMAP_BYTES + 5 * _WORD
-# From the beginning of malloc_state to its bins: since 2.27, and before it had `have_fastchunks`.
+# The distance from the beginning of malloc_state to its bins: since 2.27, and before it had
+# `have_fastchunks`.
 _BINS_AT = (112, 104)
-# Arenas that are looked at in all: a process may make up as many as it likes.
+# Maximum of examined arenas: a process may pretend to have any number.
 _LOOKS_MAX = 4_096
-# Of the bins of a busy program, few are empty; some change while they are read.
+# A busy program has few empty bins; some change while they are read.
 _EMPTY_BINS_MIN = 2
 _BINS_MIN = BINS - 2
 _FIRST_PAGE, _ADDRESSES_END = 4096, 1 << 47
-# Variables of a file, and of all.
+# The size limit of a file's variables, and of all.
 _DATA_MAX_BYTES = 16 << 20
 _VARIABLES_MAX_BYTES = 256 << 20
 
 
 class GlibcArena(NamedTuple):
-    """The addresses of an arena and of its bins, and its words."""
+    """The addresses of an arena and of its bins, and its contents as words."""
 
     base: int
     bins: int
@@ -48,7 +49,7 @@ class GlibcArena(NamedTuple):
 
 
 def arenas_of(memory: RemoteMemory, mappings: Sequence[Mapping]) -> list[GlibcArena]:
-    """The ring that begins in the variables of libc, or of a static program; [] without one."""
+    """The ring that begins in the variables of libc, or of a static program; [] if there is none."""
     looks = iter(range(_LOOKS_MAX))
     for start, end in variables(mappings):
         try:
@@ -64,7 +65,7 @@ def arenas_of(memory: RemoteMemory, mappings: Sequence[Mapping]) -> list[GlibcAr
 
 
 def variables(mappings: Sequence[Mapping]) -> Iterator[tuple[int, int]]:
-    """Writable private mappings of files, with the zeroed variables behind them."""
+    """Yield writable private mappings of files, including the zeroed variables after them."""
     left = _VARIABLES_MAX_BYTES
     for mapping, following in zip(mappings, [*mappings[1:], None], strict=True):
         if not (mapping.path.startswith("/") and mapping.writable and mapping.readable) or mapping.shared:
@@ -79,12 +80,12 @@ def variables(mappings: Sequence[Mapping]) -> Iterator[tuple[int, int]]:
 
 
 def _bins(start: int, words: NDArray[np.uint64]) -> Iterator[int]:
-    """Words that 127 list heads may begin at."""
+    """Yield the words at which 127 list heads may begin."""
     heads = _heads(start, len(words) - 1)
     empty = np.flatnonzero((words[:-1] == heads) & (words[1:] == heads))
     if len(empty) < _EMPTY_BINS_MIN:
         return
-    # What lies around empty ones, as far as 127 heads reach.
+    # The surroundings of empty heads, as far as 127 heads reach.
     breaks = np.flatnonzero(np.diff(empty) > 2 * BINS)
     for first, last in zip(empty[[0, *breaks + 1]], empty[[*breaks, -1]], strict=True):
         begin = max(0, int(first) - 2 * BINS)
@@ -107,19 +108,19 @@ def _heads(start: int, count: int) -> NDArray[np.uint64]:
 
 
 def _is_chunk(addresses: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Whether chunks may begin there."""
+    """Whether chunks may begin at these addresses."""
     fits: NDArray[np.bool_] = addresses % np.uint64(16) == 0
     return fits & (addresses >= np.uint64(_FIRST_PAGE)) & (addresses < np.uint64(_ADDRESSES_END))
 
 
 def _sums(flags: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """How many of the next 127 are set, for each that has as many behind it."""
+    """How many of the next 127 flags are set, for each flag that has as many after it."""
     sums = np.concatenate([[0], np.cumsum(flags)])
     return sums[BINS:] - sums[:-BINS] if len(sums) > BINS else np.zeros(0, np.intp)
 
 
 def _arena(memory: RemoteMemory, base: int, distance: int) -> GlibcArena | None:
-    """malloc_state at this address; None if it cannot be one."""
+    """The malloc_state at this address; None if it cannot be one."""
     if base % 8 or base <= 0:
         return None
     try:
@@ -133,7 +134,7 @@ def _arena(memory: RemoteMemory, base: int, distance: int) -> GlibcArena | None:
 
 
 def _ring(memory: RemoteMemory, base: int, distance: int, looks: Iterator[int]) -> list[GlibcArena]:
-    """The arenas from the one at this address on, up to it again; [] if they do not lead there."""
+    """The arenas of the ring from this address on; [] if it is not a ring."""
     ring: dict[int, GlibcArena] = {}
     address = base
     while address not in ring:

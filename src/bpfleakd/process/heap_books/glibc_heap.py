@@ -1,7 +1,7 @@
-"""What glibc's malloc has got from the kernel, and what of it is free: read from outside as the process runs.
+"""The memory of glibc's malloc and the free part of it, read from outside while the process runs.
 
-Source: glibc's malloc/malloc.c and malloc/arena.c, 2.26 to 2.41. Lists change while they are read: what does
-not fit is left out and counted.
+Source: glibc's malloc/malloc.c and malloc/arena.c, 2.26 to 2.41. Lists change while they are read:
+inconsistent elements are omitted and counted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bpfleakd.process.remote_memory import ListElements, RemoteMemory
 __all__ = ["FREE_CHUNKS_MAX", "FreeKind", "GlibcHeap", "read_glibc_heap"]
 
 FREE_CHUNKS_MAX = 200_000
-# Heaps of all arenas: a process may make up as many as it likes.
+# Heaps of all arenas: a process may pretend to have any number.
 _HEAPS_MAX = 16_384
 _WORD = 8
 _FAST_BINS = 10
@@ -34,12 +34,12 @@ _COLUMNS = 3
 # A thread's cache since 2.30 (64 counts of two bytes, 64 lists), and before (counts of one byte).
 _THREAD_CACHES = {0x290: 128, 0x250: 64}
 _CACHE_LISTS = 64
-# heap_info lies at the beginning of 64 MiB that are aligned to their size.
+# heap_info is at the beginning of 64 MiB that are aligned to their size.
 _HEAP_BYTES = 64 << 20
 
 
 class FreeKind(IntEnum):
-    """What a free chunk is part of: a list of the arena, a thread's cache, the end of a heap."""
+    """Where a free chunk belongs: to a list of the arena, to a thread's cache, to the end of a heap."""
 
     LISTED = 0
     CACHED = 1
@@ -49,9 +49,9 @@ class FreeKind(IntEnum):
 class GlibcHeap(Struct, frozen=True):
     """The arenas of a process.
 
-    `areas` are the address ranges that they consist of (n x 2, uint64), large blocks with a mapping of their
-    own apart (`mapped`, n x 2). `free` are the free chunks (n x 2: address and bytes) with their `kinds`.
-    `left_out` counts lists and chunks that changed while they were read, and lists beyond FREE_CHUNKS_MAX.
+    `areas` are their address ranges (n x 2, uint64), `mapped` those of large blocks in separate mappings (n x
+    2). `free` are the free chunks (n x 2: address and bytes) with their `kinds`. `left_out` counts lists and
+    chunks that changed while they were read, and lists beyond FREE_CHUNKS_MAX.
     """
 
     arenas: int
@@ -65,7 +65,7 @@ class GlibcHeap(Struct, frozen=True):
 def read_glibc_heap(
     memory: RemoteMemory, mappings: Sequence[Mapping], *, chunks_max: int = FREE_CHUNKS_MAX
 ) -> GlibcHeap | None:
-    """The arenas of the process; None if it has none, as with another allocator or C library."""
+    """The arenas of the process; None if it has none because it uses another allocator or C library."""
     arenas = arenas_of(memory, mappings)
     if not arenas:
         return None
@@ -82,7 +82,7 @@ def _leads_back(
     back: NDArray[np.uint64],
     ends: NDArray[np.uint64],
 ) -> NDArray[np.bool_]:
-    """Whether the next chunk, or the one before, leads back to a chunk."""
+    """Whether the next chunk, or the previous one, refers back to a chunk."""
     if not len(chunks):
         return np.zeros(0, np.bool_)
     order = np.argsort(chunks)
@@ -97,7 +97,7 @@ def _leads_back(
 
 
 def _joined(mappings: Iterable[Mapping]) -> list[tuple[int, int]]:
-    """Start and end; neighbours of one kind are one: madvise(2), mlock(2) and their like cut mappings."""
+    """Start and end, with neighbours of one kind joined: madvise(2), mlock(2) and others split mappings."""
     joined: list[tuple[int, int]] = []
     path = ""
     for mapping in mappings:
@@ -110,7 +110,7 @@ def _joined(mappings: Iterable[Mapping]) -> list[tuple[int, int]]:
 
 
 class _Reader:
-    """Free chunks and areas of one process."""
+    """Reads free chunks and areas of one process."""
 
     def __init__(self, memory: RemoteMemory, mappings: Sequence[Mapping], chunks_max: int) -> None:
         self._memory = memory
@@ -124,7 +124,7 @@ class _Reader:
         self._heap = _joined(mapping for mapping in mappings if mapping.path == "[heap]")
         self._chunks_max = chunks_max
         self._starts = [start for start, _ in self._writable]
-        # The last area that was found: most lists stay in one.
+        # The last area that was found: most lists stay in one area.
         self._recent = (0, 0)
         self._areas: set[tuple[int, int]] = set()
         self._heaps: set[int] = set()
@@ -132,12 +132,12 @@ class _Reader:
         self._rings: list[tuple[int, int, int]] = []
         self._fast: list[int] = []
         self._cached: list[int] = []
-        # Of each free chunk its address, bytes and kind.
+        # Address, bytes and kind of each free chunk.
         self._free: list[NDArray[np.uint64]] = []
         self._left_out = 0
 
     def read_arena(self, arena: GlibcArena) -> None:
-        """Its areas, and where its lists begin: with the cache of the thread that made it."""
+        """Read an arena's areas, the beginnings of its lists, and the cache of the thread that created it."""
         distance = (arena.bins - arena.base) // _WORD
         top = int(arena.words[distance - 2])
         heaps = self._heaps_of(arena.base, top)
@@ -153,7 +153,7 @@ class _Reader:
             if first != head:
                 self._rings.append((head, first, last))
         self._fast += filter(None, arena.words[distance - 2 - _FAST_BINS : distance - 2].tolist())
-        # The cache of the thread that was here first is the first chunk: in the heap, or behind malloc_state.
+        # The cache of the arena's first thread is the first chunk: in the heap, or after malloc_state.
         first_chunks = [start for start, _ in self._heap] if is_main else [arena.bins + BEHIND_BINS_BYTES]
         for address in first_chunks:
             self._read_cache(-(-address // 16) * 16)
@@ -162,7 +162,7 @@ class _Reader:
         """The free chunks of all arenas."""
         ends = np.array([head for head, _first, _last in self._rings], np.uint64)
         self._take(self._memory.rings(self._rings, self._room()), FreeKind.LISTED, ends)
-        # A link of a list that goes one way is mangled with its own address since glibc 2.32.
+        # Since glibc 2.32, a link of a singly linked list is mangled with its own address.
         is_mangled = self._is_mangled([*self._fast, *self._cached])
         for firsts, kind, behind_bytes in (
             (self._fast, FreeKind.LISTED, 0),
@@ -174,9 +174,9 @@ class _Reader:
             self._take(found, kind)
 
     def result(self, arenas: int) -> GlibcHeap:
-        """All that was read, in order of addresses."""
+        """All results, in order of addresses."""
         table = np.concatenate(self._free) if self._free else np.zeros((0, _COLUMNS), np.uint64)
-        # A chunk that was moved from one list to another meanwhile may be in both.
+        # A chunk that was moved between lists meanwhile may be in both.
         table = table[np.unique(table[:, 0], return_index=True)[1]]
         areas = np.array(sorted(self._areas), np.uint64).reshape(-1, 2)
         return GlibcHeap(
@@ -189,7 +189,7 @@ class _Reader:
         )
 
     def _heaps_of(self, arena: int, top: int) -> list[tuple[int, int]]:
-        """The heaps of an arena, the last one first (heap_info: ar_ptr, prev); [] of the main one."""
+        """The heaps of an arena, the last one first (heap_info: ar_ptr, prev); [] for the main one."""
         heap = top & ~(_HEAP_BYTES - 1)
         heaps: list[tuple[int, int]] = []
         while heap and heap % _HEAP_BYTES == 0 and heap not in self._heaps and len(self._heaps) < _HEAPS_MAX:
@@ -198,7 +198,7 @@ class _Reader:
                 if area is None or self._memory.word(heap) != arena:
                     break
                 self._heaps.add(heap)
-                # The kernel joins it with a heap behind it, and with any other anonymous memory.
+                # The kernel joins the mapping with a heap after it, and with any other anonymous memory.
                 heaps.append((heap, min(area[1], heap + _HEAP_BYTES)))
                 heap = self._memory.word(heap + _WORD)
             except OSError:
@@ -210,7 +210,7 @@ class _Reader:
         return list({*self._heap, *([area] if area else [])})
 
     def _area(self, address: int) -> tuple[int, int] | None:
-        """The writable mapping that has this address."""
+        """The writable mapping that contains this address."""
         if self._recent[0] <= address < self._recent[1]:
             return self._recent
         place = bisect_right(self._starts, address) - 1
@@ -220,7 +220,7 @@ class _Reader:
         return self._recent
 
     def _size(self, chunk: int) -> int:
-        """Bytes of a chunk; 0 if there can be none."""
+        """The bytes of a chunk; 0 if there cannot be one."""
         area = self._area(chunk)
         if area is None:
             return 0
@@ -231,7 +231,7 @@ class _Reader:
         return size if _CHUNK_MIN // 2 <= size <= area[1] - chunk else 0
 
     def _take(self, found: ListElements, kind: FreeKind, ends: NDArray[np.uint64] | None = None) -> None:
-        """Take in the chunks that can be such; of lists with these `ends`, those that are in their list."""
+        """Add the plausible chunks; for lists with these `ends`, only those that are in their list."""
         chunks, words = found.addresses, found.words
         sizes = words[:, 1] & ~np.uint64(_FLAGS)
         areas = np.searchsorted(self._bounds[:, 0], chunks, side="right").astype(np.intp) - 1
@@ -244,11 +244,11 @@ class _Reader:
         self._free.append(np.stack(taken, axis=1))
 
     def _room(self) -> int:
-        """How many more chunks are read."""
+        """How many more chunks may be read."""
         return max(0, self._chunks_max - sum(map(len, self._free)))
 
     def _is_mangled(self, firsts: Sequence[int]) -> bool:
-        """Whether links of these lists are mangled: plain ones lead to chunks."""
+        """Whether links of these lists are mangled: plain ones refer to chunks."""
         plain = mangled = 0
         for first, link in zip(
             firsts, self._memory.gather([one + 2 * _WORD for one in firsts], _WORD), strict=True
@@ -257,12 +257,12 @@ class _Reader:
             here = first + 2 * _WORD >> 12
             plain += raw % 16 == 0 and self._area(raw) is not None
             mangled += raw != here and (raw ^ here) % 16 == 0 and self._area(raw ^ here) is not None
-            # The last one of its list.
+            # The last one in its list.
             mangled += raw == here and raw != 0
         return mangled > plain
 
     def _read_cache(self, chunk: int) -> None:
-        """The chunks that a thread keeps for itself (tcache_perthread_struct), if its cache is there."""
+        """Read a thread's cached chunks (tcache_perthread_struct), if this chunk is its cache."""
         size = self._size(chunk)
         if size not in _THREAD_CACHES:
             return
@@ -273,7 +273,7 @@ class _Reader:
         self._cached += [link - 2 * _WORD for link in np.frombuffer(lists, np.uint64).tolist() if link]
 
     def _mapped(self) -> list[tuple[int, int]]:
-        """Large blocks: mappings that are, from their beginning on, chunks with IS_MMAPPED."""
+        """Large blocks: mappings that begin with a chunk with IS_MMAPPED."""
         others = list(self._outside_areas())
         try:
             heads = self._memory.gather([start for start, _end in others], _HEAD.size)
@@ -297,7 +297,7 @@ class _Reader:
         return found
 
     def _outside_areas(self) -> Iterator[tuple[int, int]]:
-        """What is writable and not of the areas."""
+        """Yield writable memory outside of the areas."""
         areas = iter(sorted(self._areas))
         area = next(areas, None)
         for start, end in self._writable:

@@ -1,9 +1,9 @@
-"""What tcmalloc (gperftools) has got from the kernel, and what of it is free: its page heap's own statistics.
+"""The memory of tcmalloc (gperftools) and the free part of it: the statistics of its page heap.
 
-They are a variable without a symbol. It is found by what holds between its eleven words: what is committed is
-what was got less what was returned, and the same by the totals of all commits and decommits. No other memory
-of a process looks like that by chance, and if two places do, none is believed. Source: gperftools'
-src/page_heap.h (PageHeap::Stats), 2.6 to 2.16.
+The statistics are a variable without a symbol. bpfleakd finds it by the relations between its eleven words:
+the committed memory is the memory obtained minus the memory returned, and the same follows from the totals of
+all commits and decommits. No other memory looks like that by chance, and if two places do, neither is used.
+Source: gperftools' src/page_heap.h (PageHeap::Stats), 2.6 to 2.16.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _TOTAL_COMMIT, _TOTAL_DECOMMIT, _TOTAL_RESERVE = 6, 8, 10
 
 
 class TcmallocHeap(Struct, frozen=True):
-    """Bytes: `committed_bytes` of memory, of which `free_bytes` are in no span that is in use."""
+    """Bytes: `committed_bytes` of memory, of which `free_bytes` belong to no span in use."""
 
     committed_bytes: int
     free_bytes: int
 
 
 def read_tcmalloc_heap(memory: RemoteMemory, mappings: Sequence[Mapping]) -> TcmallocHeap | None:
-    """The page heap of the process; None if it has none, or it is not to be told for sure."""
+    """The page heap of the process; None if it has none, or if it cannot be identified with certainty."""
     found = []
     for start, end in variables(mappings):
         try:
@@ -49,7 +49,7 @@ def read_tcmalloc_heap(memory: RemoteMemory, mappings: Sequence[Mapping]) -> Tcm
 
 
 def _places(words: NDArray[np.uint64]) -> list[int]:
-    """Where statistics may be."""
+    """The places of possible statistics."""
     count = len(words) - _WORDS + 1
     if count <= 0:
         return []

@@ -1,1 +1,1 @@
-"""Which processes are chosen: by the rules of a policy, or by a request that names them."""
+"""The choice of processes: by the rules of a policy, or by a request that names them."""

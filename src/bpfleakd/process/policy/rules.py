@@ -1,15 +1,15 @@
-"""Which processes are traced or watched, and how closely: rules in, a decision out.
+"""Decides by rules which processes are traced or watched, and how closely.
 
-Rules are tried in order and the first that matches decides; the default decides the rest. A rule matches if
-every pattern it gives does. A rule with `follow_children` also matches the children of the processes that it
-decided, and theirs, whatever they execute; a rule before it goes first, for them too.
+The first matching rule decides; without one, the default does. A rule matches if all its patterns do. A rule
+with `follow_children` also matches all descendants of the processes that it decided, whatever they execute;
+rules before it take precedence, for them too.
 
-Patterns are those of fnmatch: `*` is any text (also with slashes in it), `?` one character, `[ab]` one of
-these; they are case-sensitive, and the whole text has to match. A process that lacks the attribute (a
-container, a unit) does not match, not even `*`.
+Patterns are those of fnmatch: `*` is any text (including slashes), `?` one character, `[ab]` one of these;
+they are case-sensitive, and the whole text has to match. A process that lacks the attribute (a container, a
+unit) does not match, not even `*`.
 
-What the host depends on, or what cannot be traced by its nature, is left alone whatever the rules say: kernel
-threads, init and the daemon itself.
+The policy always excludes processes that the host depends on or that cannot be traced: kernel threads, init
+and the daemon itself.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Subject(Protocol):
 
 
 class Match(Struct, frozen=True):
-    """Patterns that all have to match; None matches everything. `user` is a name or a uid in digits."""
+    """Patterns that must all match; None matches everything. `user` is a name or a uid in digits."""
 
     pid: int | None = None
     comm: str | None = None
@@ -66,7 +66,7 @@ class Match(Struct, frozen=True):
     container: str | None = None
 
     def matches(self, subject: Subject) -> bool:
-        """Whether the process is meant. Asks it only for what there is a pattern for."""
+        """Whether the process matches. Reads only the attributes that have a pattern."""
         if self.pid is not None and self.pid != subject.pid:
             return False
         return all(
@@ -87,7 +87,7 @@ _TEXTS = tuple(field.name for field in fields(Match) if field.name != "pid")
 
 
 class Rule(Struct, frozen=True):
-    """What to do with the processes that match. `live_blocks` caps their outstanding blocks."""
+    """The mode of matching processes. `live_blocks` limits their recorded outstanding blocks."""
 
     match: Match
     mode: TracingMode
@@ -107,7 +107,7 @@ class Decision(Struct, frozen=True):
 
     @property
     def follows_children(self) -> bool:
-        """Whether the process' children are decided by the same rule."""
+        """Whether the same rule decides for the process' children."""
         return self.rule is not None and self.rule.follow_children
 
     @property
@@ -117,19 +117,19 @@ class Decision(Struct, frozen=True):
 
 
 class Policy(Struct, frozen=True):
-    """All the rules, and what holds for processes that none of them matches."""
+    """All rules, and the default for processes that match none."""
 
     rules: Sequence[Rule] = ()
     default: TracingMode = TracingMode.AUTO
 
     @property
     def attaches_at_once(self) -> bool:
-        """Whether any process has to be traced from its start."""
+        """Whether some process must be traced from its start."""
         modes = {self.default, *(rule.mode for rule in self.rules)}
         return bool(modes & {TracingMode.SAMPLED, TracingMode.EXACT, TracingMode.INSIDE})
 
     def decide(self, subject: Subject, own_pid: int, inherited: Rule | None = None) -> Decision:
-        """The decision on the process; `inherited` is the rule that follows it from its parent."""
+        """The decision for a process; `inherited` is its parent's rule, if that follows children."""
         excluded = _never(subject, own_pid)
         if excluded is not None:
             return Decision(TracingMode.OFF, excluded)

@@ -1,6 +1,6 @@
-"""The processes with a name, of a systemd unit or of a container: the policy's patterns, by request.
+"""Selects processes by name, systemd unit or container, with the policy's patterns.
 
-They never include processes that the policy excludes under all rules, the daemon's helpers, and the
+The selection never includes processes that the policy always excludes, the daemon's helpers, or the
 requesting process, which would match a request for all Python programs.
 """
 
@@ -22,7 +22,7 @@ PROC = Path("/proc")
 def selected_pids(
     selection: ProcessSelection, *, own_pid: int, asking_pid: int, proc: Path = PROC
 ) -> tuple[int, ...]:
-    """The processes that match all patterns, parents before children."""
+    """The pids of processes that match all patterns, parents before children."""
     names = _patterns_of_name(selection.name)
     unit = None if selection.unit is None else _whole_unit(selection.unit)
     container = None if selection.container is None else f"{selection.container}*"
@@ -44,7 +44,7 @@ def selected_pids(
 
 
 def _patterns_of_name(name: str | None) -> list[tuple[str | None, str | None]]:
-    """Of comm and of exe: the kernel cuts comm after 15 characters, and a program may change it."""
+    """Patterns for comm and exe: the kernel cuts comm after 15 characters, and a program may change it."""
     return [(None, None)] if name is None else [(name, None), (None, f"*/{name}")]
 
 

@@ -1,4 +1,4 @@
-"""A process for the policy: each file of /proc is read when a rule needs it, and once."""
+"""A process as input of the policy: it reads each file of /proc once, when a rule needs it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _CMDLINE_BYTES = 4096
 
 
 class ProcSubject:
-    """A process of /proc, one that `read_stat` found; a policy.Subject.
+    """A process of /proc that `read_stat` found; implements Subject.
 
-    Texts are printable. A text that cannot be read, because the process has just ended, is None.
+    Texts are printable. A text is None if it cannot be read, because the process has just ended.
     """
 
     def __init__(self, stat: ProcessStat, proc: Path = PROC) -> None:

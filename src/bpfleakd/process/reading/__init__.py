@@ -1,1 +1,1 @@
-"""Reading what a traced process can keep a reader waiting for: its memory, and what stands in it."""
+"""Reads files and memory of a traced process that can make a reader wait."""

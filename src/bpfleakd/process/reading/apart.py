@@ -1,14 +1,15 @@
-"""Another process reads (server.py), and the daemon waits for it within limits (patience.py).
+"""Lets another process read (server.py), and waits for it within limits (patience.py).
 
-A thread would not do: a process ends, and its locks and ports become free, only with its last thread; and one
-that waits for a page of a file system does not end.
+A thread is not enough: a process ends, and releases its locks and ports, only with its last thread; and a
+thread that waits for a page of a file system does not end.
 
 Rules:
-- Who is kept waiting for too long abandons the server, and a new one reads for the others. The abandoned one
-  ends when its read does.
-- A process for which a server waits gets no other. There may be `USER_SERVERS_MAX` such servers for a user,
-  and `SERVERS_MAX` in all; beyond that nothing is read of that user's, or of any but root's processes.
-- A descriptor is the daemon's: it stands for the address space that it was opened for with each server.
+- A caller that has waited for too long abandons the server, and a new one serves the others. The abandoned
+  server ends with its read.
+- A process for which a server waits gets no other. There are at most `USER_SERVERS_MAX` such servers per
+  user, and `SERVERS_MAX` in total; beyond that, the processes of that user, or all but root's, are not read.
+- Descriptors belong to the daemon: with each server, they refer to the address space for which they were
+  opened.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ USER_SERVERS_MAX = 4
 SERVERS_MAX = 16
 # An idle daemon has no server.
 IDLE_S = 60.0
-# What does not wait for anything has ended by then.
+# A server that waits for nothing ends within this time.
 _END_S = 0.2
 
 log = structlog.get_logger()
@@ -57,7 +58,7 @@ class _Abandoned(Struct, frozen=True):
 
 
 class ReadsApart:
-    """Another process reads. For any thread; one read at a time."""
+    """Reads in another process. Thread-safe; one read at a time."""
 
     def __init__(self, uid_of: Callable[[int], int | None] = effective_uid) -> None:
         self._uid_of = uid_of
@@ -111,7 +112,7 @@ class ReadsApart:
         return self._patience.is_silent(pid)
 
     def end(self) -> None:
-        """End the servers; those that wait end later, without us."""
+        """End the servers; those that wait end later by themselves."""
         with self._lock:
             self._close_link()
             deadline_s = time.monotonic() + _END_S
@@ -155,7 +156,7 @@ class ReadsApart:
                 try:
                     return work(link, lambda waited_s: self._patience.wait(pid, waited_s))
                 except Ended:
-                    # Killed, by somebody or for want of memory: that is no fault of the process.
+                    # The server was killed, by somebody or for lack of memory: the process is not to blame.
                     self._close_link()
                 except NoAnswer as error:
                     self._abandon(link, pid, str(error))
@@ -197,7 +198,7 @@ def _silent(pid: int) -> TimeoutError:
 
 @contextlib.contextmanager
 def read_apart() -> Iterator[None]:
-    """Within this context another process reads."""
+    """Read in another process within this context."""
     apart = ReadsApart()
     with using(apart):
         try:

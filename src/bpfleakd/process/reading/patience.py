@@ -1,4 +1,4 @@
-"""How long readers wait for the memory of a process: some for each, and some for all together.
+"""Limits how long readers wait for the memory of a process, and of all together.
 
 Memory may belong to a file whose server answers when it likes (FUSE, NFS), or to a program that provides its
 pages (userfaultfd(2)). Rules:
@@ -33,7 +33,7 @@ _ACCOUNTS_MAX = 4096
 
 
 def instance_now(pid: int) -> str | None:
-    """A text that stands for the process which has this pid; None if there is none."""
+    """A text that identifies the process with this pid; None if there is none."""
     try:
         return instance_of(pid)
     except NoSuchProcess:
@@ -41,7 +41,7 @@ def instance_now(pid: int) -> str | None:
 
 
 class _Account:
-    """Seconds that are left, and come back."""
+    """An account of seconds, which are restored over time."""
 
     def __init__(self, full_s: float, share: float, now_s: float) -> None:
         self._full_s = full_s
@@ -50,13 +50,13 @@ class _Account:
         self._at_s = now_s
 
     def left_s(self, now_s: float) -> float:
-        """What is left; below 0 if more was used than there was."""
+        """The remaining seconds; below 0 if it was overdrawn."""
         self._left_s = min(self._full_s, self._left_s + (now_s - self._at_s) * self._share)
         self._at_s = now_s
         return self._left_s
 
     def charge(self, used_s: float, now_s: float) -> None:
-        """Use some."""
+        """Charge the account."""
         self._left_s = self.left_s(now_s) - used_s
 
 
@@ -70,7 +70,7 @@ class _Waiter(Struct):
 class Patience:
     """The accounts of processes, by pid. Times are of `clock`, in seconds.
 
-    `instance_of` tells processes with one pid apart.
+    `instance_of` distinguishes processes with the same pid.
     """
 
     def __init__(
@@ -84,14 +84,14 @@ class Patience:
         self._waiters: OrderedDict[int, _Waiter] = OrderedDict()
 
     def is_silent(self, pid: int) -> bool:
-        """Whether nothing is to be read of a process now."""
+        """Whether a process must not be read now."""
         waiter = self._waiters.get(pid)
         if waiter is None or self._clock() >= waiter.until_s:
             return False
         return waiter.instance == self._instance_of(pid)
 
     def wait(self, pid: int, waited_s: float) -> bool:
-        """Charge time that was waited for a process; False: it has become silent."""
+        """Charge time spent waiting for a process; returns False if it has become silent."""
         now_s = self._clock()
         waiter = self._waiter(pid, now_s)
         waiter.account.charge(waited_s, now_s)
@@ -103,7 +103,7 @@ class Patience:
         return False
 
     def silence(self, pid: int) -> None:
-        """Read nothing of a process for a while; then it has all its time again."""
+        """Silence a process for a while; afterwards its account is full again."""
         now_s = self._clock()
         waiter = self._waiter(pid, now_s)
         waiter.until_s = now_s + waiter.silent_s

@@ -28,10 +28,10 @@ _libc.process_vm_readv.restype = ctypes.c_ssize_t
 
 
 class Reads(Protocol):
-    """System calls on a process. All raise OSError; TimeoutError if it keeps its readers waiting.
+    """System calls on a process. All raise OSError, TimeoutError if the process keeps its readers waiting.
 
-    `open_below` returns what `server.file_system` says, too. `rest`, now and then, gives back what is not
-    needed.
+    `open_below` also returns the result of `server.file_system`. `rest`, called now and then, releases unused
+    resources.
     """
 
     def open(self, pid: int, path: str, flags: int) -> int: ...
@@ -57,7 +57,7 @@ class _FileWords(Words):
         self._descriptor = -1
 
     def read(self, descriptor: int, kind: int, request: bytes) -> bytes:
-        """What it leaves to a request."""
+        """The result of a request."""
         self._descriptor = descriptor
         return bytes(self._target[: read_words(self, kind, request)])
 
@@ -76,7 +76,7 @@ class _FileWords(Words):
 
 
 class _Direct:
-    """This process reads, and waits."""
+    """Reads in this process, and waits."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -143,13 +143,13 @@ _current: Reads = _Direct()
 
 
 def reads() -> Reads:
-    """How this process reads others."""
+    """The way in which this process reads others."""
     return _current
 
 
 @contextlib.contextmanager
 def using(other: Reads) -> Iterator[None]:
-    """Read in this way within the context."""
+    """Use `other` within the context."""
     global _current
     before, _current = _current, other
     try:
@@ -169,12 +169,12 @@ def read_file(pid: int, path: os.PathLike[str], limit_bytes: int | None = None) 
 
 
 def read_pieces(pid: int, pieces: bytes, address: int, size_bytes: int) -> int:
-    """process_vm_readv(2) of `pieces`, an array of struct iovec, to an address of ours: how many bytes."""
+    """process_vm_readv(2) of `pieces`, an array of struct iovec, to a local address; returns the bytes."""
     return _current.read_pieces(pid, pieces, address, size_bytes)
 
 
 class TargetFile:
-    """A file of /proc/PID that is open, such as `mem`: of the address space that there was then."""
+    """An open file of /proc/PID, such as `mem`, of the address space at the time of opening."""
 
     def __init__(self, pid: int, path: os.PathLike[str], flags: int = os.O_RDONLY) -> None:
         """Raises OSError."""
@@ -187,15 +187,15 @@ class TargetFile:
         return self._reads.read_at(self._pid, self._descriptor, size_bytes, place)
 
     def read_memory(self, size_bytes: int, address: int) -> bytes:
-        """Read of memory: this is /proc/PID/mem."""
+        """Read memory; the file must be /proc/PID/mem."""
         return self._reads.read_memory(self._pid, self._descriptor, size_bytes, address)
 
     def read_words(self, kind: int, request: bytes) -> bytes:
-        """What `server.Words` leaves to a request of this kind: this is /proc/PID/mem."""
+        """The result of a request of this kind to `server.Words`; the file must be /proc/PID/mem."""
         return self._reads.read_words(self._pid, self._descriptor, kind, request)
 
     def read_on(self, limit_bytes: int | None = None) -> Iterator[bytes]:
-        """Yield what follows in the file, in parts of at most a MiB."""
+        """Yield the rest of the file, in parts of at most a MiB."""
         left = limit_bytes
         while left is None or left > 0:
             wanted = BUFFER_BYTES if left is None else min(left, BUFFER_BYTES)
@@ -224,7 +224,7 @@ class TargetFile:
 
 
 def silent_note(pid: int) -> str | None:
-    """What `ps` says of a process that keeps its readers waiting."""
+    """The note that `ps` shows for a process that keeps its readers waiting."""
     if not _current.is_silent(pid):
         return None
     return (

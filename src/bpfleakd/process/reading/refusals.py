@@ -1,4 +1,4 @@
-"""What it means that a file of a process in /proc cannot be read."""
+"""Translates errors of reading a process' files in /proc."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["reading"]
 
 @contextmanager
 def reading(pid: int, path: Path) -> Iterator[None]:
-    """Errors of reading a process' file are raised as NoSuchProcess, AccessDenied, or NotYet if it blocks."""
+    """Raise errors of reading a process' file as NoSuchProcess, AccessDenied, or NotYet if it blocks."""
     try:
         yield
     except (FileNotFoundError, ProcessLookupError) as error:

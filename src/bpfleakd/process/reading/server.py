@@ -1,13 +1,14 @@
-"""The process that reads for the daemon, so that the daemon waits no longer than it wants to.
+"""The process that reads for the daemon, so the daemon can limit its waits.
 
     python -I -S server.py SOCKET BUFFER
 
-SOCKET is a unix socket of packets: each request is one, and so is each reply. BUFFER is a memfd of
-BUFFER_BYTES that the daemon maps as well; data goes through it. The program imports nothing of the package:
-it is small, and starts within 20 ms. It understands nothing of what it reads.
+SOCKET is a unix socket of packets: each request is one packet, and so is each reply. BUFFER is a memfd of
+BUFFER_BYTES that the daemon maps as well, for the data. The program imports nothing from the package: it is
+small, and starts within 20 ms. It does not interpret the data.
 
-A request is a kind, a handle (or pid), a size and a place, and what the kind needs behind them. A reply has
-what the system call returned, or the negative error, and how many nanoseconds it took if it waited at all.
+A request consists of a kind, a handle (or pid), a size and a place, followed by data that depends on the
+kind. A reply has the result of the system call, or the negative error, and its duration in nanoseconds if it
+waited at all.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ REPLY = struct.Struct("=qQ")
 OPEN, ADOPT, CLOSE, READ_AT, READ_ON, WRITE_AT, READ_PIECES, READ_FILE, READ_MEMORY = range(9)
 GATHER, RINGS, CHAINS = range(9, 12)
 OPEN_BELOW = 12
-# 1,024 pieces (UIO_MAXIOV) of 16 bytes, or a path, or what is written.
+# 1,024 pieces (UIO_MAXIOV) of 16 bytes, a path, or the data to write.
 PAYLOAD_BYTES_MAX = 16 << 10
 
 _PIECE_BYTES = 16
-# Of what is gathered: process, bytes at each address. The addresses follow.
+# Of a GATHER request: process, bytes at each address. The addresses follow.
 GATHERED = struct.Struct("=2Q")
-# Of lists: process, elements at most, and a number that depends on the kind. The lists follow.
+# Of lists: process, maximum of elements, and a number that depends on the kind. The lists follow.
 LISTS = struct.Struct("=3Q")
-# Of the lists that were read: elements, lists that could not be followed to their end, lists that go on. Then
-# come the elements, their addresses, and the lists that go on.
+# Of the result: elements, lists that could not be followed to their end, lists that continue. The elements,
+# their addresses, and the lists that continue follow.
 FOUND = struct.Struct("=4Q")
 ELEMENT_BYTES = 32
 _FORWARD, _BACK = 2, 3
-# Of two elements: where the first leads to, and what is before the second.
+# Two elements: the forward link of the first, and the backward link of the second.
 _LINKS = struct.Struct("=16xQ32xQ")
 _FEW = 3
 _GATHERED_MAX = 1024  # UIO_MAXIOV
@@ -54,15 +55,15 @@ _SYS_OPENAT2 = 437
 _RESOLVE_NO_MAGICLINKS, _RESOLVE_IN_ROOT = 0x02, 0x10
 _HOW = struct.Struct("=QQQ")
 _STATFS_BYTES = 120
-# What is said of a file that was opened below a root: type of its file system, and device.
+# A file opened below a root: type of its file system, and device.
 FILE_SYSTEM = struct.Struct("=QQ")
 _ANCILLARY_BYTES = socket.CMSG_SPACE(4)
 
 
 class Words:
-    """Reads words of a process' memory, many in one call, into a buffer that results are left in.
+    """Reads words of a process' memory, many per call, and leaves results in a buffer.
 
-    Elements of lists have four words: a list goes forward by the third, and back by the fourth.
+    Elements of lists have four words: the third links forward, the fourth backward.
     """
 
     def __init__(self, buffer: mmap.mmap) -> None:
@@ -76,7 +77,7 @@ class Words:
         self._read = read
         self._local = array.array("Q", [0, 0])
         self._remote = array.array("Q", [0, ELEMENT_BYTES] * _GATHERED_MAX)
-        # They never move: their sizes stay the same.
+        # They never move: their sizes do not change.
         self._local_at, self._remote_at = self._local.buffer_info()[0], self._remote.buffer_info()[0]
 
     def pieces(self, pid: int, pieces: bytes) -> int:
@@ -88,7 +89,7 @@ class Words:
         return got
 
     def gather(self, request: bytes) -> int:
-        """Read so many bytes at each address; behind them is a byte for each, 0 where none can be read."""
+        """Read `size` bytes at each address, followed by one byte for each, 0 if it cannot be read."""
         pid, size_bytes = GATHERED.unpack_from(request)
         addresses = array.array("Q", request[GATHERED.size :])
         count = len(addresses)
@@ -101,14 +102,14 @@ class Words:
             got = max(0, self.read_into(pid, at * size_bytes, addresses[at : at + some], size_bytes))
             done = got // size_bytes
             could[at : at + done] = b"\1" * done
-            # Behind those that were read is one that cannot be.
+            # The address after those that were read cannot be read.
             at += done + (done < some)
         total: int = count * (size_bytes + 1)
         self._view[count * size_bytes : total] = could
         return total
 
     def rings(self, request: bytes) -> int:
-        """Follow lists from both ends, all at once, until the ends meet: each is its end, first and last."""
+        """Follow rings from both ends until these meet; each has an end, a first and a last element."""
         pid, most, _unused = LISTS.unpack_from(request)
         numbers = array.array("Q", request[LISTS.size :]).tolist()
         ends, forwards, backs = numbers[::3], numbers[1::3], numbers[2::3]
@@ -119,7 +120,7 @@ class Words:
         while ends and len(found) + 2 * len(ends) <= room:
             count = len(ends)
             if count <= _FEW:
-                # One after the other: what is done for all at once is done for each step.
+                # One after the other: working on all at once would repeat that work for each step.
                 ring = ends.pop(), forwards.pop(), backs.pop()
                 is_broken, going = self._follow_ring(pid, *ring, found, room)
                 broken += is_broken
@@ -159,7 +160,7 @@ class Words:
     def _follow_ring(
         self, pid: int, end: int, forward: int, back: int, found: array.array[int], room: int
     ) -> tuple[bool, list[int]]:
-        """Follow one of these; whether it is broken, and from where it goes on if there is no room."""
+        """Follow one ring; returns whether it is broken, and where it continues if there is no more room."""
         read, local, remote, view = self._read, self._local, self._remote, self._view
         remote[1] = remote[3] = ELEMENT_BYTES
         local[0], local[1] = self._base + FOUND.size + ELEMENT_BYTES * len(found), 2 * ELEMENT_BYTES
@@ -179,10 +180,10 @@ class Words:
         return False, [end, forward, back]
 
     def chains(self, request: bytes) -> int:
-        """Follow lists that go forward only, all at once, to 0: each is its first element.
+        """Follow singly linked lists, all at once, to 0; each is given by its first element.
 
-        Links lead so many bytes behind the beginning of an element. They are mangled with their own address
-        if the highest bit of that number is set (PROTECT_PTR of glibc).
+        The link is `behind` bytes after the beginning of an element, and mangled with its own address if the
+        highest bit of that number is set (PROTECT_PTR of glibc).
         """
         pid, most, behind = LISTS.unpack_from(request)
         is_mangled, behind = behind >> 63, behind & ~(1 << 63)
@@ -221,7 +222,7 @@ class Words:
         return at + len(behind)
 
     def read_into(self, pid: int, place: int, addresses: array.array[int], size_bytes: int) -> int:
-        """Read what is at these addresses to a place in the buffer; -1 if nothing can be read."""
+        """Read the memory at these addresses to a place in the buffer; -1 if nothing can be read."""
         count = min(len(addresses), _GATHERED_MAX)
         self._remote[: 2 * count : 2] = addresses[:count]
         if self._remote[1] != size_bytes:
@@ -232,7 +233,7 @@ class Words:
 
 
 def open_in_root(root: str | bytes | os.PathLike[str], path: bytes, flags: int) -> int:
-    """openat2(2) below a directory: no link leads out of it, and those of /proc lead nowhere.
+    """openat2(2) below a directory: no link leads out of it, and links of /proc are not followed.
 
     Raises OSError.
     """
@@ -255,7 +256,7 @@ def open_in_root(root: str | bytes | os.PathLike[str], path: bytes, flags: int) 
 
 def file_system(descriptor: int) -> tuple[int, int]:
     """The type (linux/magic.h) of the file system of an open file, and its device number. Raises OSError."""
-    # os.fstatvfs leaves f_type out, with which struct statfs begins.
+    # os.fstatvfs omits f_type, with which struct statfs begins.
     buffer = ctypes.create_string_buffer(_STATFS_BYTES)
     _called("fstatfs", ctypes.c_int(descriptor), buffer)
     return int.from_bytes(buffer.raw[:8], "little"), os.fstat(descriptor).st_dev
@@ -270,17 +271,18 @@ def _called(function: str, *arguments: object) -> int:
 
 
 class Took:
-    """How long a request takes that begins now."""
+    """Measures the duration of a request, from now on."""
 
     def __init__(self) -> None:
         self._sleeps = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
         self._began_ns = time.monotonic_ns()
 
     def ns(self) -> int:
-        """Nanoseconds since then, if anything was waited for; otherwise 0.
+        """Nanoseconds since the beginning if the thread waited; otherwise 0.
 
-        The kernel counts how often a thread gave its processor away to wait. If it did not, the time has gone
-        to the work, to other programs, or to other virtual machines, which no figure of the process includes.
+        The kernel counts how often a thread gave its processor away to wait. If it did not, the time was
+        spent working, or taken by other programs or other virtual machines, which no figure of the process
+        includes.
         """
         if resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw == self._sleeps:
             return 0
@@ -288,7 +290,7 @@ class Took:
 
 
 class Server:
-    """Does what a request says; the handles of files are those of the daemon."""
+    """Executes requests; the handles of files are the daemon's."""
 
     def __init__(self, channel: socket.socket, buffer: mmap.mmap) -> None:
         self._channel = channel
@@ -297,7 +299,7 @@ class Server:
         self._files: dict[int, int] = {}
 
     def serve(self) -> None:
-        """Answer until the daemon closes its end."""
+        """Answer requests until the daemon closes its end."""
         channel = self._channel
         channel.send(REPLY.pack(0, 0))
         while True:
@@ -323,7 +325,7 @@ class Server:
                 channel.send(REPLY.pack(done, took.ns()))
 
     def _open(self, kind: int, path: bytes, flags: int, took: Took) -> None:
-        """The daemon gets the descriptor, and gives it back (ADOPT) for what is to be read."""
+        """Open a file for the daemon, which receives the descriptor and sends it back (ADOPT) for reading."""
         try:
             if kind == OPEN:
                 descriptor = os.open(path, flags | os.O_CLOEXEC)
@@ -366,7 +368,7 @@ class Server:
         return done
 
     def _read_on(self, descriptor: int, size_bytes: int) -> int:
-        """Files of /proc give a page at a time."""
+        """Read the rest of a file, since files of /proc return one page per read."""
         done = 0
         while done < size_bytes:
             got = os.readv(descriptor, [self._view[done:size_bytes]])
@@ -389,7 +391,7 @@ class Server:
 
 
 def read_words(words: Words, kind: int, request: bytes) -> int:
-    """Do what a request of the kind GATHER, RINGS or CHAINS says; how many bytes of the buffer it left."""
+    """Execute a GATHER, RINGS or CHAINS request; returns how many bytes of the buffer it filled."""
     if kind == GATHER:
         return words.gather(request)
     return words.rings(request) if kind == RINGS else words.chains(request)
@@ -409,7 +411,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = socket.socket(fileno=int(sys.argv[1]))
     buffer = mmap.mmap(int(sys.argv[2]), BUFFER_BYTES)
-    # The daemon may go while it is answered.
+    # The daemon may end during the answer.
     with contextlib.suppress(OSError):
         Server(channel, buffer).serve()
     os._exit(0)

@@ -1,4 +1,4 @@
-"""One server (server.py) as the daemon sees it: requests, and replies that are waited for within limits."""
+"""The daemon's side of one server (server.py): requests, and replies with limits on the wait."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from bpfleakd.process.reading import server
 
 __all__ = ["Ended", "NoAnswer", "ServerLink"]
 
-# How often a reply that is late is looked after; what takes less than half of it is not charged.
+# How often a late reply is checked; a wait below half of this is not charged.
 _SLICE_S = 0.02
 _SLOW_NS = 10_000_000
-# A server that works all the time answers in the end; nothing that it does takes so long.
+# A server that works all the time does answer; none of its requests takes this long.
 _WORKING_MAX_S = 20.0
 
 
 class NoAnswer(Exception):
-    """It waits, or has ended, and is of no use any more."""
+    """The server waits, or has ended, and is unusable."""
 
 
 class Ended(NoAnswer):
-    """It has ended."""
+    """The server has ended."""
 
 
 class ServerLink:
-    """A server, which starts now. One request at a time."""
+    """A server, started by the constructor. One request at a time."""
 
     def __init__(self) -> None:
         """Raises OSError."""
@@ -65,7 +65,7 @@ class ServerLink:
         self._is_ready = False
 
     def is_over(self, wait_s: float = 0.0) -> bool:
-        """Whether the process has ended, or does within this time."""
+        """Whether the process has ended, or ends within this time."""
         try:
             self._process.wait(wait_s)
         except subprocess.TimeoutExpired:
@@ -73,7 +73,7 @@ class ServerLink:
         return True
 
     def open(self, path: bytes, flags: int, wait: Callable[[float], bool]) -> int:
-        """Return a descriptor, as open(2). Raises OSError, NoAnswer."""
+        """A descriptor, as open(2) returns it. Raises OSError, NoAnswer."""
         return self._opened(server.OPEN, path, flags, wait)
 
     def _opened(self, kind: int, path: bytes, flags: int, wait: Callable[[float], bool]) -> int:
@@ -86,7 +86,7 @@ class ServerLink:
     def open_below(
         self, root: bytes, path: bytes, flags: int, wait: Callable[[float], bool]
     ) -> tuple[int, int, int]:
-        """Return a descriptor, and what `server.file_system` says of it. Raises OSError, NoAnswer."""
+        """A descriptor, and the result of `server.file_system`. Raises OSError, NoAnswer."""
         descriptor = self._opened(server.OPEN_BELOW, root + b"\0" + path, flags, wait)
         return descriptor, *server.FILE_SYSTEM.unpack_from(self._data)
 
@@ -113,7 +113,7 @@ class ServerLink:
         return self._data[: self._ask(wait, server.READ_MEMORY, descriptor, size_bytes, address, of)]
 
     def read_words(self, descriptor: int, kind: int, request: bytes, wait: Callable[[float], bool]) -> bytes:
-        """Do what a request to `server.Words` says. Raises OSError, NoAnswer."""
+        """The result of a request to `server.Words`. Raises OSError, NoAnswer."""
         self._show(descriptor)
         return self._data[: self._ask(wait, kind, descriptor, 0, 0, request)]
 
@@ -127,20 +127,20 @@ class ServerLink:
         return self._data[: self._ask(wait, server.READ_PIECES, pid, 0, 0, pieces)]
 
     def forget(self, descriptor: int) -> None:
-        """The caller closes this descriptor."""
+        """Forget a descriptor that the caller closes."""
         if descriptor in self._handles:
             self._handles.discard(descriptor)
             with contextlib.suppress(NoAnswer):
                 self._send(server.CLOSE, descriptor, 0, 0)
 
     def close(self) -> None:
-        """End it, now or when it stops waiting; nothing waits for that."""
+        """End the server, now or when it stops waiting; does not wait for that."""
         self._socket.close()
         self._process.kill()
         self._data.close()
 
     def _await_start(self) -> None:
-        """Python starts in some 20 ms: nobody is to blame for these."""
+        """Wait for Python to start, about 20 ms that no process is charged for."""
         if not self._is_ready:
             deadline_s = time.monotonic() + _WORKING_MAX_S
             self._received(lambda _waited_s: time.monotonic() < deadline_s, self._packet)
@@ -188,7 +188,7 @@ class ServerLink:
     def _received(
         self, wait: Callable[[float], bool], receive: Callable[[], tuple[bytes, list[int]]]
     ) -> tuple[int, list[int]]:
-        """`wait` is told how long, in seconds, it did nothing but wait; False: give up."""
+        """`wait` receives the pure waiting time in seconds; if it returns False, this gives up."""
         began_s = since_s = time.monotonic()
         charged_s = busy_s = 0.0
         while True:
@@ -208,14 +208,14 @@ class ServerLink:
             raise Ended("it has ended")
         done, took_ns = server.REPLY.unpack(packet)
         if took_ns > _SLOW_NS:
-            # Of what has passed here, some may be that others ran and not this process.
+            # Part of the time here, other programs may have run instead of this process.
             wait(max(0.0, took_ns / 1e9 - busy_s - self._new_busy_s() - charged_s))
         if done < 0:
             raise OSError(-done, os.strerror(-done))
         return done, descriptors
 
     def _new_busy_s(self) -> float:
-        """How long it ran, or was ready to while other programs did, since this was last called."""
+        """How long the server ran, or was ready while other programs ran, since the last call."""
         try:
             schedule = Path(f"/proc/{self._process.pid}/schedstat").read_bytes()
             ran_ns, ready_ns, _slices = map(int, schedule.split())
@@ -225,7 +225,7 @@ class ServerLink:
         return self._busy_s - before_s
 
     def _is_running(self) -> bool:
-        """Whether it runs or is ready to: what it has been ready for counts only when it runs again."""
+        """Whether it runs or is ready; its ready time counts only once it runs again."""
         try:
             stat = Path(f"/proc/{self._process.pid}/stat").read_bytes()
         except OSError:
