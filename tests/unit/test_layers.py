@@ -88,6 +88,7 @@ HOMES: dict[str, str] = {
     "capstone": "kernel.probes.prologue",
     "msgspec": "",
     "numpy": "",
+    "prometheus_client": "export.client",
     "pyroute2": "kernel.process_events",
     "rich": "cli",
     "h11": "api",

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 from msgspec import Struct
 
-from bpfleakd.export.families import CounterFamily, Family, GaugeFamily
+from bpfleakd.export.client import CounterMetricFamily, GaugeMetricFamily, Metric
 from bpfleakd.model.daemon import GuardStats
 
 __all__ = ["ExportedLimits", "guard_families"]
@@ -27,46 +27,46 @@ class ExportedLimits(Struct, frozen=True):
     memory_bytes: int = 0
 
 
-def guard_families(guard: GuardStats, limits: ExportedLimits) -> Iterator[Family]:
+def guard_families(guard: GuardStats, limits: ExportedLimits) -> Iterator[Metric]:
     """The families of the host; what each process pays is with its other figures."""
-    yield GaugeFamily(
+    yield GaugeMetricFamily(
         "bpfleakd_tracing_cores",
         "Processor time that tracing costs all traced processes together: 1 is a core.",
         guard.host_load_percent / 100,
     )
-    budget = GaugeFamily(
+    budget = GaugeMetricFamily(
         "bpfleakd_tracing_budget_cores",
         "Budget for tracing by the policy: of a process, and of the host.",
         labels=("of",),
     )
     for subject, percent in limits.budget_percent.items():
-        budget.add([subject], percent / 100)
+        budget.add_metric([subject], percent / 100)
     yield budget
-    yield GaugeFamily(
+    yield GaugeMetricFamily(
         "bpfleakd_memory_limit_bytes",
         "Resident memory above which the daemon drops caches and detaches processes.",
         limits.memory_bytes,
         unit="bytes",
     )
-    cost = GaugeFamily(
+    cost = GaugeMetricFamily(
         "bpfleakd_probe_cost_seconds",
         "Measured cost per probe hit, and extra cost per recorded block.",
         labels=("of",),
     )
-    cost.add(["hit"], guard.hit_ns / _NS_PER_S)
-    cost.add(["record"], guard.record_ns / _NS_PER_S)
+    cost.add_metric(["hit"], guard.hit_ns / _NS_PER_S)
+    cost.add_metric(["record"], guard.record_ns / _NS_PER_S)
     yield cost
-    yield CounterFamily(
+    yield CounterMetricFamily(
         "bpfleakd_processes_recorded_sparsely",
         "Processes recorded more sparsely, because tracing exceeded their budget.",
         guard.cheaper_total,
     )
-    yield CounterFamily(
+    yield CounterMetricFamily(
         "bpfleakd_processes_evicted",
         "Processes detached because tracing exceeded a budget or the daemon's memory limit.",
         guard.evicted_total,
     )
-    yield CounterFamily(
+    yield CounterMetricFamily(
         "bpfleakd_caches_dropped",
         "Number of times caches were dropped because the daemon exceeded its memory limit.",
         guard.caches_dropped_total,

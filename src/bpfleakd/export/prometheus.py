@@ -12,23 +12,26 @@ docs/metrics.md has every metric.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from bpfleakd.export.client import (
+    CONTENT_TYPE_PLAIN_0_0_4,
+    Collector,
+    CollectorRegistry,
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    Histogram,
+    InfoMetricFamily,
+    Metric,
+    ProcessCollector,
+    choose_encoder,
+    generate_latest,
+)
 from bpfleakd.export.container_metrics import container_families
 from bpfleakd.export.daemon_metrics import daemon_families
-from bpfleakd.export.families import (
-    CounterFamily,
-    Family,
-    GaugeFamily,
-    Histogram,
-    InfoFamily,
-    exposition,
-    is_openmetrics,
-)
 from bpfleakd.export.figures import Counter, Gauge, label_text, label_value
 from bpfleakd.export.guard_metrics import ExportedLimits, guard_families
-from bpfleakd.export.own_process import own_process_families
 from bpfleakd.export.process_figures import BILL_GAUGES, PROCESS_COUNTERS, PROCESS_GAUGES
 from bpfleakd.export.process_series import ProcessSeries, SeriesOptions, ShownSeries, ShownSite
 from bpfleakd.export.series_sums import Sums
@@ -46,7 +49,7 @@ _SITE_LABELS = ("site", "kind", "function", "module")
 
 
 class PrometheusExporter:
-    """All metrics of the daemon."""
+    """All metrics of the daemon, in a separate registry."""
 
     def __init__(
         self,
@@ -54,6 +57,7 @@ class PrometheusExporter:
         options: SeriesOptions,
         *,
         limits: ExportedLimits,
+        proc_root: str = "/proc",
     ) -> None:
         self._options = options
         self._limits = limits
@@ -61,10 +65,14 @@ class PrometheusExporter:
         self._snapshot = snapshot
         self._taken_in: MetricsSnapshot | None = None
         self._shown = ShownSeries({}, (), (), {})
+        self._registry = CollectorRegistry()
+        self._registry.register(_SnapshotCollector(self._families))
+        ProcessCollector(proc=proc_root, registry=self._registry)
         self._tick_duration = Histogram(
             "bpfleakd_tick_duration_seconds",
             "Time taken to read the kernel's counters and update the tables.",
-            _TICK_BUCKETS_S,
+            buckets=_TICK_BUCKETS_S,
+            registry=self._registry,
         )
 
     def update(self, snapshot: MetricsSnapshot, now_s: float, tick_s: float) -> None:
@@ -78,12 +86,14 @@ class PrometheusExporter:
 
     def expose(self, accept: str = "") -> tuple[bytes, str]:
         """Return (body, content type) in the best format that an Accept header requests."""
-        return exposition(self._families(), openmetrics=is_openmetrics(accept))
+        try:
+            encode, content_type = choose_encoder(accept)
+        except (TypeError, ValueError):  # The header has an invalid version.
+            encode, content_type = generate_latest, CONTENT_TYPE_PLAIN_0_0_4
+        return encode(self._registry), content_type
 
-    def _families(self) -> Iterator[Family]:
+    def _families(self) -> Iterator[Metric]:
         labels = self._options.labels
-        yield from own_process_families()
-        yield self._tick_duration.family()
         yield from daemon_families(self._snapshot, self._shown, self._limits.tables, self._options.max_series)
         yield from watch_families(self._snapshot.watch)
         yield from guard_families(self._snapshot.guard, self._limits)
@@ -97,34 +107,44 @@ class PrometheusExporter:
         yield _site_infos(self._shown.sites)
 
 
+class _SnapshotCollector(Collector):
+    """What the registry asks at each scrape."""
+
+    def __init__(self, families: Callable[[], Iterable[Metric]]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families()
+
+
 def _families(
     prefix: str,
     gauges: Iterable[Gauge[Any]],
     counters: Iterable[Counter[Any]],
     labels: tuple[str, ...],
     sums: Mapping[tuple[str, ...], Sums],
-) -> Iterator[Family]:
+) -> Iterator[Metric]:
     for index, gauge in enumerate(gauges):
-        metric = GaugeFamily(
+        metric = GaugeMetricFamily(
             f"bpfleakd_{prefix}_{gauge.name}", gauge.documentation, labels=labels, unit=gauge.unit
         )
         for values, figures in sums.items():
             value = figures.gauges[index]
             if value is not None:
-                metric.add(values, value)
+                metric.add_metric(values, value)
         yield metric
     for index, counter in enumerate(counters):
-        total = CounterFamily(
+        total = CounterMetricFamily(
             f"bpfleakd_{prefix}_{counter.name}", counter.documentation, labels=labels, unit=counter.unit
         )
         for values, figures in sums.items():
-            total.add(values, figures.counters[index])
+            total.add_metric(values, figures.counters[index])
         yield total
 
 
-def _bills(sums: Mapping[tuple[str, ...], Sums], labels: tuple[str, ...]) -> Family:
+def _bills(sums: Mapping[tuple[str, ...], Sums], labels: tuple[str, ...]) -> Metric:
     """The figures of a bill, which come after the other gauges."""
-    metric = GaugeFamily(
+    metric = GaugeMetricFamily(
         "bpfleakd_process_bill_bytes",
         "What memory, resident or swapped, is spent on, by kind, when it had last changed by a tenth.",
         labels=(*labels, "kind"),
@@ -133,13 +153,13 @@ def _bills(sums: Mapping[tuple[str, ...], Sums], labels: tuple[str, ...]) -> Fam
     for values, figures in sums.items():
         for gauge, value in zip(BILL_GAUGES, figures.gauges[len(PROCESS_GAUGES) :], strict=True):
             if value is not None:
-                metric.add((*values, gauge.name), value)
+                metric.add_metric((*values, gauge.name), value)
     return metric
 
 
-def _process_infos(rows: Iterable[ProcessRow], labels: tuple[MetricLabel, ...]) -> Family:
+def _process_infos(rows: Iterable[ProcessRow], labels: tuple[MetricLabel, ...]) -> Metric:
     """Which processes are behind labels that do not tell."""
-    metric = InfoFamily("bpfleakd_process", "A traced process: PID, program and mode.", labels=labels)
+    metric = InfoMetricFamily("bpfleakd_process", "A traced process: PID, program and mode.", labels=labels)
     for row in rows:
         process = row.process
         # Labels that are configured come first; the same name may not come twice.
@@ -150,7 +170,7 @@ def _process_infos(rows: Iterable[ProcessRow], labels: tuple[MetricLabel, ...]) 
             "state": process.state.value,
         }
         values = [label_value(label, process) for label in labels]
-        metric.add(values, {name: text for name, text in more.items() if name not in labels})
+        metric.add_metric(values, {name: text for name, text in more.items() if name not in labels})
     return metric
 
 
@@ -159,27 +179,27 @@ def _site_labels(site: ShownSite) -> tuple[str, ...]:
     return (*site.labels, label_text(site.site), text.kind.value, text.function, text.module)
 
 
-def _site_verdicts(sites: Iterable[ShownSite], labels: tuple[str, ...]) -> Family:
-    metric = GaugeFamily(
+def _site_verdicts(sites: Iterable[ShownSite], labels: tuple[str, ...]) -> Metric:
+    metric = GaugeMetricFamily(
         "bpfleakd_site_verdict",
         "Confidence, 0 to 1, in the verdict that the label names; of several processes, the worst.",
         labels=(*labels, "verdict"),
     )
     for site in sites:
         if site.verdict is not None:
-            metric.add((*_site_labels(site), site.verdict.value), site.confidence)
+            metric.add_metric((*_site_labels(site), site.verdict.value), site.confidence)
     return metric
 
 
-def _site_infos(sites: Iterable[ShownSite]) -> Family:
+def _site_infos(sites: Iterable[ShownSite]) -> Metric:
     """From a fingerprint to the stack: once, however many processes have it."""
-    metric = InfoFamily(
+    metric = InfoMetricFamily(
         "bpfleakd_site",
         "A call site: its stack, from the thread's first function to the allocator's, cut at its start.",
         labels=["site"],
     )
     for site, text in {site.site: site.text for site in sites}.items():
-        metric.add(
+        metric.add_metric(
             [label_text(site)],
             {
                 "kind": text.kind.value,
