@@ -11,14 +11,19 @@ from bpfleakd.verdicts.measured_sites import MeasuredSites
 from bpfleakd.verdicts.measurement import persistence_of
 from bpfleakd.verdicts.merged_histories import Units
 from bpfleakd.verdicts.persistence import Persistence
-from bpfleakd.verdicts.site_verdict import Classification
+from bpfleakd.verdicts.site_verdict import Classification, Context, classify_sites
 
-__all__ = ["charged_to_several", "settled_by_sum", "sums_of"]
+__all__ = ["charged_to_several", "judged_by_sums"]
 
 # Functions whose sums are judged: 20 us each.
 _FUNCTIONS_MAX = 128
 # A function leaks by so much more than those of its sites that leak: the others have a part in it.
 _MORE = 1.25
+# A site with at most this share of its blocks left has replaced the others. If these were fewer than that, or
+# made fewer steps, it is a buffer or a table that is moved to a larger place now and then.
+_REPLACED_SHARE = 0.5
+_BLOCKS_OF_A_TABLE = 20
+_STEPS_OF_A_TABLE = 3.5
 _NO_ROWS = np.zeros(0, np.intp)
 
 
@@ -30,7 +35,7 @@ def charged_to_several(functions: Units | None, rows: NDArray[np.intp]) -> NDArr
     return leads[counts > 1][:_FUNCTIONS_MAX]
 
 
-def sums_of(
+def _sums_of(
     source: HistorySource, groups: NDArray[np.intp], functions: Units, now_s: float, leak_after_s: float
 ) -> Persistence:
     """What is measured of functions, in the order of their leads."""
@@ -43,7 +48,61 @@ def sums_of(
     return measured.of(places, now_s, leak_after_s)
 
 
-def settled_by_sum(
+def judged_by_sums(
+    source: HistorySource,
+    functions: Units,
+    groups: NDArray[np.intp],
+    found: Classification,
+    positions: NDArray[np.intp],
+    context: Context,
+) -> tuple[Classification, list[tuple[int, NDArray[np.intp]]]]:
+    """Judge sums of functions; returns their verdicts, and the rows that take the one at a place.
+
+    `groups` are the leads of the functions. `positions` has the place in `found` of each row, -1 for rows
+    without live blocks; of rows that are one site, the first stands for all. A leak must show in the sum of
+    all sites, since one may only replace another, and in that of those that can have a part in it.
+    """
+    m = found.measured
+
+    def judged(leads: NDArray[np.intp], units: Units) -> Classification:
+        return classify_sites(_sums_of(source, leads, units, m.observed_s, m.leak_after_s), context)
+
+    of_all = judged(groups, functions)
+    retaining = _retaining(functions, found, positions)
+    places, rows = np.unique(positions, return_index=True)
+    rows = np.sort(rows[places >= 0])
+    leaking = charged_to_several(retaining, rows[np.isin(functions.lead[rows], groups[of_all.leaks])])
+    verdicts = of_all.joined(judged(leaking, retaining)) if len(leaking) else of_all
+    taken = []
+    for group, lead in enumerate(groups.tolist()):
+        if not of_all.leaks[group]:
+            mine = rows[functions.lead[rows] == lead]
+            taken.append((group, mine[_settled_by_sum(found, positions[mine], verdicts, group)]))
+    for place, lead in enumerate(leaking.tolist(), len(groups)):
+        if verdicts.leaks[place]:
+            mine = rows[retaining.lead[rows] == lead]
+            taken.append((place, mine[_settled_by_sum(found, positions[mine], verdicts, place)]))
+    return verdicts, taken
+
+
+def _retaining(functions: Units, found: Classification, positions: NDArray[np.intp]) -> Units:
+    """The functions without those of their sites that can have no part in a leak.
+
+    Beside a cache that fills ever more slowly, a queue that fills and drains (its blocks are young, the
+    cache's are old) or a table that doubles its size makes a sum that rises evenly.
+    """
+    m = found.measured
+    is_table = (m.born_count < _BLOCKS_OF_A_TABLE) | (m.steps < _STEPS_OF_A_TABLE)
+    is_table &= m.live_count <= _REPLACED_SHARE * m.born_count
+    retains = (found.codes != VERDICTS.index(Verdict.CHURN)) & ~(is_table & ~found.leaks)
+    rows = np.flatnonzero((positions >= 0) & retains[positions])
+    lead = np.arange(len(functions.lead))
+    _leads, first, which = np.unique(functions.lead[rows], return_index=True, return_inverse=True)
+    lead[rows] = rows[first][which]
+    return Units(lead)
+
+
+def _settled_by_sum(
     found: Classification, positions: NDArray[np.intp], sums: Classification, group: int
 ) -> NDArray[np.intp]:
     """Which of the sites at these positions take the verdict of their function's sum.

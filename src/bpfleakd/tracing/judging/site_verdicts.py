@@ -26,7 +26,7 @@ from bpfleakd.model.site import SiteKey
 from bpfleakd.model.verdict import VERDICTS, ProcessVerdict, SiteVerdict, Verdict, churn_words
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.tracing.judging.earlier_leaks import KnownSite, RecalledLeaks, leaks_by_site
-from bpfleakd.tracing.judging.function_sums import charged_to_several, settled_by_sum, sums_of
+from bpfleakd.tracing.judging.function_sums import charged_to_several, judged_by_sums
 from bpfleakd.tracing.judging.history_source import Blocks, HistorySource
 from bpfleakd.tracing.judging.observations import Observations, ObservationsCheckpoint
 from bpfleakd.tracing.judging.pacing import VerdictPacing
@@ -172,15 +172,13 @@ class SiteVerdicts:
         positions[rows] = np.arange(len(rows))
         leads = positions >= 0
         if functions is not None and len(groups):
-            sums = sums_of(source, groups, functions, now_s, self._leak_after_s)
-            of_sums = classify_sites(sums, context)
-            for group, row in enumerate(groups.tolist()):
-                mine = rows[functions.lead[rows] == functions.lead[row]]
-                taken = mine[settled_by_sum(found, positions[mine], of_sums, group)]
+            where = positions if units is None else positions[units.lead]
+            of_sums, settled = judged_by_sums(source, functions, groups, found, where, context)
+            for place, taken in settled:
                 # The one that grows fastest stands for all.
-                taken = taken[np.argsort(-found.leak_bytes_per_s[positions[taken]], kind="stable")]
-                positions[taken] = len(rows) + group
-                leads[taken[1:]] = False
+                fastest = taken[np.argsort(-found.leak_bytes_per_s[positions[taken]], kind="stable")]
+                positions[taken] = len(rows) + place
+                leads[fastest[1:]] = False
             found = found.joined(of_sums)
         are_joint = np.zeros(len(table), bool)
         if units is not None:

@@ -331,6 +331,50 @@ def test_a_method_that_is_compiled_again_is_one_leak() -> None:
     assert sum(leak.rate_bytes_per_s for leak in known) == pytest.approx(2300, rel=0.1)
 
 
+@pytest.mark.parametrize("beside", ["queue", "table"])
+@pytest.mark.parametrize("period", [31, 47])
+def test_a_cache_is_no_leak_for_what_is_beside_it(beside: str, period: int) -> None:
+    """All are charged to one function: a cache that fills ever more slowly, and a queue or a hash table.
+
+    The cache's old blocks and the queue's young ones make an even curve, and so do the cache and a table that
+    doubles.
+    """
+    world, random = World(), np.random.default_rng(23)
+    cache, other = (SiteKey(AllocationKind.HEAP, number) for number in (7, 8))
+    keys: set[int] = set()
+    cached: list[int] = []
+    others: list[int] = []
+    born = {cache: 0, other: 0}
+    leaks = table_bytes = 0
+    for second in range(1, 241):
+        world.clock.go_on(1)
+        new = set(random.integers(0, 5000, 230).tolist()) - keys
+        keys |= new
+        born[cache] += len(new)
+        cached += [world.clock.now_ns] * len(new)
+        if beside == "queue":
+            others = [] if second % period == 0 else others + [world.clock.now_ns] * 230
+            born[other] += 230
+            size, figures = 200, (200 * len(others), len(others))
+        else:
+            size = 64 * 2 ** int(np.ceil(np.log2(len(keys))))
+            if not others or size > table_bytes:
+                others, born[other] = [world.clock.now_ns], born[other] + 1
+                table_bytes = size
+            figures = (size, 1)
+        rows = [(40 * len(cached), len(cached), 40 * born[cache], born[cache])]
+        rows += [(*figures, size * born[other], born[other])]
+        world.table.update(world.clock.now_ns, [cache, other], counter_rows(rows))
+        if second % 5:
+            continue
+        blocks = [(40, 40, born_ns, 7, 1, 0) for born_ns in cached]
+        blocks += [(size, size, born_ns, 8, 1, 0) for born_ns in others]
+        same = Units.of(dict.fromkeys(range(2), "main"), 2)
+        world.verdicts.compute(world.table, [np.array(blocks, LIVE_BLOCK)], world.clock, functions=same)
+        leaks += Verdict.LEAK in (world.verdict(0), world.verdict(1))
+    assert leaks == 0
+
+
 def test_sites_without_blocks_are_judged_by_their_figures(world: World) -> None:
     """Of Go's heap nobody knows how old blocks are: that none is seen to survive says nothing."""
     go = SiteKey(AllocationKind.GO_HEAP, 9)
