@@ -1,9 +1,9 @@
 """prometheus_client, imported without TLS.
 
 Its web server and its push client import ssl, and with it OpenSSL: 4 MB of the 64 MB that the daemon may
-have resident. bpfleakd uses the metric families, the registry and the text formats only. While
-prometheus_client is imported, an empty module stands for ssl; the standard library's HTTP modules can do
-without.
+have resident. bpfleakd uses the metric families, the registry and the text formats only, and speaks HTTPS to
+nobody. So while prometheus_client is imported, and with it http.client and urllib.request, an empty module
+stands for ssl.
 """
 
 from __future__ import annotations
@@ -35,12 +35,11 @@ class _NoTls(ModuleType):
 
 
 if "ssl" not in sys.modules:
-    for _name, _instead in (("urllib.request", None), ("prometheus_client", _NoTls("ssl"))):
-        sys.modules["ssl"] = _instead  # type: ignore[assignment]
-        try:
-            importlib.import_module(_name)
-        finally:
-            del sys.modules["ssl"]
+    sys.modules["ssl"] = _NoTls("ssl")
+    try:
+        importlib.import_module("prometheus_client")
+    finally:
+        del sys.modules["ssl"]
 
 from prometheus_client import CollectorRegistry, Histogram, ProcessCollector, generate_latest  # noqa: E402
 from prometheus_client.core import (  # noqa: E402
