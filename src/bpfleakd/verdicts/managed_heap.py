@@ -14,7 +14,10 @@ verdict is unknown.
 
 Where full collections are frequent (V8), the condition is stricter: the earlier one is from the third quarter
 of the time before, since a program fills its caches in the first half, and the difference is at least half of
-what the trend predicts. A verdict of leak stands until a full collection refutes it.
+what the trend predicts.
+
+A verdict of leak stands until a full collection refutes it. One that tolerates garbage (G1) confirms a leak
+by the least that it left alive, and refutes one by the most.
 
 Growth that slows down is that of a cache, not a leak; neither is growth that has ended (`slowing`). Near the
 limit of the heap, however, a leak slows down as well: the runtime collects all the time, or refuses memory.
@@ -240,22 +243,26 @@ def _is_confirmed(
     collections: Collections, often_full: bool, was_leak: bool, rate: float, leak_after_s: float
 ) -> bool:
     """Whether the last full collection confirms growth at `rate`."""
-    if not often_full:
-        return _has_survived(collections, _EARLIER, 0.0 if was_leak else _OF_TREND_MIN * rate)
+    earlier = _EARLIER_IF_OFTEN if often_full else _EARLIER
     if was_leak:
-        return _has_survived(collections, _EARLIER_IF_OFTEN)
+        # One that tolerates garbage refutes it only if there cannot be more.
+        return _has_survived(collections, collections.live_bytes, earlier)
+    least = collections.least_bytes
+    if not often_full:
+        return _has_survived(collections, least, earlier, _OF_TREND_MIN * rate)
     return _has_survived(
-        collections, _EARLIER_IF_OFTEN, _OF_TREND_MIN_IF_OFTEN * rate, _LASTS_MIN * leak_after_s
+        collections, least, earlier, _OF_TREND_MIN_IF_OFTEN * rate, _LASTS_MIN * leak_after_s
     )
 
 
 def _has_survived(
     collections: Collections,
+    found_bytes: _Row,
     earlier_shares: tuple[float, float],
     least_bytes_per_s: float = 0.0,
     least_span_s: float = 0.0,
 ) -> bool:
-    """Whether the last full collection found more alive than there can have been before.
+    """Whether the last full collection found more alive, of `found_bytes`, than there can have been before.
 
     "Before" are the collections within `earlier_shares` of the time until then, which must last
     `least_span_s`.
@@ -274,7 +281,7 @@ def _has_survived(
         return False
     least = earlier[np.argmin(collections.live_bytes[earlier])]
     least_bytes = float(collections.live_bytes[least])
-    gained_bytes = float(collections.least_bytes[last]) - least_bytes
+    gained_bytes = float(found_bytes[last]) - least_bytes
     needed_bytes = least_bytes_per_s * float(collections.times_s[last] - times_s[least])
     return gained_bytes > max(GAINED_MIN_BYTES, _GAINED_MIN_SHARE * least_bytes, needed_bytes)
 

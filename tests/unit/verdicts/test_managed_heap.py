@@ -152,6 +152,16 @@ def test_a_leak_is_one_until_it_is_refuted() -> None:
         assert found.verdict is verdict
 
 
+def test_a_collector_that_tolerates_more_garbage_refutes_nothing() -> None:
+    """G1 tolerates the more the larger the heap is: what it left alive for sure falls."""
+    live = [10 + 2.0 * i for i in range(24)]
+    for tolerated, verdict in ((0.3, Verdict.LEAK), (0.9, Verdict.LEAK)):
+        found = heap(live, full=(23,), tolerated=tolerated, was_leak=True)
+        assert found.verdict is verdict
+    assert heap(live, full=(23,), tolerated=0.9).verdict is Verdict.GROWING
+    assert heap([*live[:-1], 10.0], full=(23,), tolerated=0.9, was_leak=True).verdict is not Verdict.LEAK
+
+
 @pytest.mark.parametrize("fills", [1, 2, 3, 4])
 @pytest.mark.parametrize("full_every", [4, 9, 14])
 def test_a_cache_that_fills_first_and_makes_garbage_later(fills: int, full_every: int) -> None:
