@@ -13,7 +13,7 @@ from bpfleakd.process.memory_limits import read_memory_limits
 from bpfleakd.queries.report import Reporter
 from bpfleakd.table.site_table import COUNTERS
 from bpfleakd.tracing.background import Background
-from bpfleakd.tracing.java_memory import growth_by_use, with_uses
+from bpfleakd.tracing.java_memory import JavaUse, growth_by_use, use_of, with_uses
 from bpfleakd.tracing.observer import TracingObserver
 from bpfleakd.tracing.owned_memory import FREED_AFTER_NS, is_owned_by_objects
 from bpfleakd.tracing.process_view import ProcessView
@@ -29,7 +29,7 @@ _ANNOUNCE_PAUSE_NS = 600_000_000_000
 # Sites that are named at a time to find those that are suppressed: a millisecond or so each.
 _LOOKED_AT = 32
 # The rank of a leak (`SiteVerdicts.ranks`).
-_LEAKS = 2
+_LEAKS, _GROWS = 2, 1
 # Processes whose descriptors are read in parallel.
 _RESOURCE_LOOKS_MAX = 2
 
@@ -138,7 +138,10 @@ class VerdictEngine(TracingObserver):
         attention, rates = traced.verdicts.ranks(used)
         keys = table.keys
         rising = [row for row in used[attention > 0].tolist() if traced.heap.may_commit(keys[row])]
-        named = view.name(keys[row] for row in rising)
+        growing = [row for row in used[attention == _GROWS].tolist() if traced.heap.may_be_own(keys[row])]
+        named = view.name(keys[row] for row in (*rising, *growing))
+        own = [row for row in growing if use_of(keys[row], named[keys[row]].stack.frames) is JavaUse.OWN]
+        traced.heap.own = np.array(own, np.intp)
         commits = [
             row for row in rising if traced.heap.is_committed_by(keys[row], named[keys[row]].stack.frames)
         ]

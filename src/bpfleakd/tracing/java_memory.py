@@ -3,6 +3,10 @@
 The metaspace has classes and their methods; it grows with class loaders that are kept. The code cache has
 compiled code, and stops growing when everything is compiled. Neither is part of the heap, and no count of
 objects shows it.
+
+What threads of the machine allocate while no Java code runs in them is its own: buffers and statistics of
+the collector, of compilers. It grows slowly for as long as the load does, and no function of the program
+can change that.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ class JavaUse(StrEnum):
 
     METASPACE = "metaspace"
     CODE_CACHE = "code cache"
+    OWN = "the virtual machine's own"
 
 
 _FUNCTIONS = {
@@ -38,11 +43,16 @@ _FUNCTIONS = {
 _WORDS = {
     JavaUse.METASPACE: "classes, by loaders that are kept",
     JavaUse.CODE_CACHE: "compiled methods",
+    JavaUse.OWN: "no Java code is on the stack",
 }
+# They stand between the machine and the kernel.
+_C_LIBRARIES = ("libc.so", "libc.musl", "ld-musl", "libpthread", "libstdc++.so")
 
 
 def use_of(key: SiteKey, frames: Sequence[Frame]) -> JavaUse | None:
     """What a site's memory is for; None unless the virtual machine takes it for one of these."""
+    if key.kind is AllocationKind.HEAP:
+        return JavaUse.OWN if _is_machines_own(frames) else None
     if key.kind not in _KINDS:
         return None
     # What Java called, the innermost calls first.
@@ -52,6 +62,14 @@ def use_of(key: SiteKey, frames: Sequence[Frame]) -> JavaUse | None:
         if any(function.startswith(names) for function in functions):
             return use
     return None
+
+
+def _is_machines_own(frames: Sequence[Frame]) -> bool:
+    """Whether a whole stack has nothing but the machine's functions between the allocator and the thread."""
+    modules = [frame.module or "" for frame in frames]
+    if _LIBRARY not in modules or not modules[-1].startswith(_C_LIBRARIES):
+        return False
+    return all(module == _LIBRARY or module.startswith(_C_LIBRARIES) for module in modules)
 
 
 def growth_by_use(sites: Iterable[tuple[SiteKey, Sequence[Frame], float]]) -> dict[JavaUse, float]:

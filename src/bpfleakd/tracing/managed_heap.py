@@ -37,7 +37,7 @@ _OF_COLLECTOR = (
     *("ZPhysicalMemory", "ShenandoahHeap"),
 )
 # What V8 has pages by, and what it keeps about each: lists of free places, remembered slots.
-_V8 = "V8"
+_V8, _JVM = "V8", "JVM"
 _NAMESPACES_OF_V8 = ("v8::", "heap::base::")
 _OF_V8 = tuple(
     f"v8::internal::{name}"
@@ -49,18 +49,21 @@ _OF_V8 = tuple(
 # They stand between V8 and the allocator.
 _LIBRARIES = ("libc.so", "libstdc++.so", "operator new(", "std::")
 _RISING = (Verdict.LEAK, Verdict.GROWING)
+_EXPLAINED = "explained: memory of the managed heap, which grows by what the sites of kind managed keep"
 _LEAK_LOG_PAUSE_NS = 600_000_000_000
 
 
 class HeapTracking:
     """The collections of one process since `began_ns`. `heap` is the last verdict; None without a runtime
-    that reports them. `rows` are the growing sites that commit the heap. `is_held`: the function
-    that keeps what stays is known. `teller` is the option of `bpfleakctl types` that tells it on request.
+    that reports them. `rows` are the growing sites that commit the heap, `own` those of the runtime's own
+    memory. `is_held`: the function that keeps what stays is known. `teller` is the option of
+    `bpfleakctl types` that tells it on request.
     `owned` are sites of memory that its objects own."""
 
     def __init__(self) -> None:
         self.heap: ManagedHeap | None = None
         self.rows: NDArray[np.intp] = np.zeros(0, np.intp)
+        self.own: NDArray[np.intp] = np.zeros(0, np.intp)
         self.is_held = False
         self.teller: str | None = None
         self.beside: dict[JavaUse, float] = {}
@@ -162,6 +165,10 @@ class HeapTracking:
         kinds = _KINDS_OF_V8 if self.heap is not None and self.heap.runtime == _V8 else _KINDS
         return key.kind in kinds
 
+    def may_be_own(self, key: SiteKey) -> bool:
+        """Whether a site is of a kind by which the runtime takes memory that is not for objects."""
+        return self.heap is not None and self.heap.runtime == _JVM and key.kind is AllocationKind.HEAP
+
     def is_committed_by(self, key: SiteKey, frames: Sequence[Frame]) -> bool:
         """Whether a site takes memory for objects: that of a garbage collector, or Python's arenas."""
         if key.kind is AllocationKind.PYTHON:
@@ -179,12 +186,14 @@ class HeapTracking:
             verdict = replace(verdict, verdict=Verdict.GROWING, reason=reason)
         if self.heap is None or verdict.verdict not in _RISING or not self.is_committed_by(key, frames):
             return with_use(verdict, key, frames)
-        if self.heap.verdict is Verdict.LEAK and not self.is_held and key.kind is not AllocationKind.HEAP:
+        if self.heap.verdict in _RISING and self.is_held:
+            # One problem, shown where it is.
+            return SiteVerdict(Verdict.STEADY, verdict.confidence, _EXPLAINED, 0.0)
+        if self.heap.verdict is Verdict.LEAK and key.kind is not AllocationKind.HEAP:
             reason = f"{self.heap.reason}; {self._unknown_keeper}"
             return replace(verdict, verdict=Verdict.LEAK, reason=reason)
         if self.heap.verdict is Verdict.LEAK:
-            says = "sites of kind managed show what keeps it" if self.is_held else self.heap.reason
-            reason = f"memory of the managed heap: {says}"
+            reason = f"memory of the managed heap: {self.heap.reason}"
             return SiteVerdict(Verdict.GROWING, verdict.confidence, reason, 0.0)
         confidence = 0.0 if self.heap.verdict is Verdict.UNKNOWN else verdict.confidence
         return SiteVerdict(self.heap.verdict, confidence, self.heap.reason, 0.0)

@@ -46,7 +46,8 @@ class FoundGrowth(Struct, frozen=True):
     """What the call sites of a process gain together: those that leak, and those that may.
 
     Suppressed sites count as neither; their gain explains growth without being a leak. The same applies to
-    the garbage that a collector tolerates in proportion to the live heap.
+    the garbage that a collector tolerates in proportion to the live heap, and to growing memory that a
+    runtime takes for itself.
     """
 
     leaks: int
@@ -54,6 +55,12 @@ class FoundGrowth(Struct, frozen=True):
     growing_bytes_per_s: float
     suppressed_bytes_per_s: float = 0.0
     garbage_bytes_per_s: float = 0.0
+    runtime_bytes_per_s: float = 0.0
+
+    @property
+    def excused_bytes_per_s(self) -> float:
+        """What explains growth and is nobody's leak."""
+        return self.suppressed_bytes_per_s + self.garbage_bytes_per_s + self.runtime_bytes_per_s
 
 
 def classify_process(
@@ -74,8 +81,7 @@ def classify_process(
     grows = memory is not None and _grows(memory, times_s)
     share = None
     if grows and memory is not None:
-        explained = leak_rate + found.growing_bytes_per_s
-        explained += found.suppressed_bytes_per_s + found.garbage_bytes_per_s
+        explained = leak_rate + found.growing_bytes_per_s + found.excused_bytes_per_s
         share = min(1.0, explained / memory.slope_per_s)
     rate = memory.slope_per_s if grows and memory is not None else leak_rate
     limit, seconds = _first_limit(limits, rate)
@@ -138,8 +144,9 @@ def _grows(memory: Trend, times_s: NDArray[np.float64]) -> bool:
 
 
 def _is_suppressed(memory: Trend | None, found: FoundGrowth) -> bool:
-    """Whether suppressed sites may explain all growth."""
-    return memory is not None and memory.slope_low <= found.suppressed_bytes_per_s
+    """Whether suppressed sites and the runtime itself may explain all growth."""
+    explained = found.suppressed_bytes_per_s + found.runtime_bytes_per_s
+    return memory is not None and memory.slope_low <= explained
 
 
 def _first_limit(limits: Sequence[MemoryLimit], rate: float) -> tuple[MemoryLimit | None, float | None]:
@@ -170,6 +177,8 @@ def _reason(memory: Trend | None, grows: bool, found_growth: FoundGrowth, share:
     grown = f"{found}; memory grows {human_rate(memory.slope_per_s)}"
     if suppressed > 0:
         grown += f" ({human_rate(suppressed)} suppressed)"
+    if found_growth.runtime_bytes_per_s > 0:
+        grown += f" ({human_rate(found_growth.runtime_bytes_per_s)} of the runtime itself)"
     if found_growth.garbage_bytes_per_s > 0:
         grown += f" ({human_rate(found_growth.garbage_bytes_per_s)} room for garbage)"
     if share < _EXPLAINED_MIN:

@@ -24,6 +24,14 @@ CLASSES = frames(
     "metaspace::VirtualSpaceNode::commit_range(MetaWordImpl**, unsigned long)",
     "Metaspace::allocate(ClassLoaderData*, unsigned long)",
 )
+THREAD = [Frame("clone3", "libc.so.6", None, None, 0x30, FrameKind.NATIVE)]
+
+
+def machines(*functions: str) -> list[Frame]:
+    """Functions of the machine only, from the allocator to the beginning of the thread."""
+    return [*frames(*functions, "thread_native_entry(Thread*)")[:-1], *THREAD]
+
+
 COMPILED = frames("os::commit_memory(char*, unsigned long, bool)", "CodeHeap::expand_by(unsigned long)")
 
 
@@ -36,6 +44,12 @@ COMPILED = frames("os::commit_memory(char*, unsigned long, bool)", "CodeHeap::ex
         (MMAP, frames("G1PageBasedVirtualSpace::commit(unsigned long)"), None),
         (MMAP, frames("metaspace::mine()", library="shop.so"), None),
         (MMAP, [], None),
+        (HEAP, machines("os::malloc", "G1CardSet::add_card"), JavaUse.OWN),
+        (HEAP, machines("os::malloc"), JavaUse.OWN),
+        (HEAP, machines("os::malloc")[:-1], None),
+        (HEAP, machines("AllocateHeap") + frames()[-1:] + machines("thread_entry"), None),
+        (HEAP, frames("agent_callback", library="libagent.so")[:-1] + machines("post_event"), None),
+        (HEAP, frames("mine", library="libshop.so")[:-1] + THREAD, None),
     ],
 )
 def test_what_it_is_for(key: SiteKey, stack: list[Frame], expected: JavaUse | None) -> None:

@@ -95,8 +95,11 @@ def test_what_is_said_of_such_a_site() -> None:
         Verdict.GROWING,
         "memory of the managed heap: what 9 collections leave alive",
     )
-    of_leak.is_held = True
-    assert "sites of kind managed" in of_leak.on_site(key, PAGES, leak).reason
+    for of_heap in (of_leak, tracking("V8", Verdict.GROWING)):
+        of_heap.is_held = True
+        explained = of_heap.on_site(key, PAGES, leak)
+        assert (explained.verdict, explained.leak_bytes_per_s) == (Verdict.STEADY, 0.0)
+        assert "the sites of kind managed" in explained.reason
     assert of_leak.on_site(SiteKey(HEAP, 1), BUFFER, leak) is leak
 
 

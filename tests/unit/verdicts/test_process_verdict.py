@@ -91,6 +91,18 @@ def test_room_for_garbage_explains_growth() -> None:
     assert "room for garbage" in verdict.reason
 
 
+def test_what_the_runtime_takes_for_itself() -> None:
+    """It explains growth and is told, but makes no verdict; what grows beside it does."""
+    verdict = judged(MIB, FoundGrowth(0, 0.0, 0.0, runtime_bytes_per_s=MIB))
+    assert (verdict.verdict, verdict.leak_bytes_per_s) == (Verdict.STEADY, 0)
+    assert verdict.explained_share is not None
+    assert verdict.explained_share > 0.9
+    assert "of the runtime itself" in verdict.reason
+    beside = FoundGrowth(0, 0.0, 0.5 * MIB, runtime_bytes_per_s=0.5 * MIB)
+    assert judged(MIB, beside).verdict is Verdict.GROWING
+    assert judged(MIB, FoundGrowth(0, 0.0, 0.0, runtime_bytes_per_s=0.3 * MIB)).verdict is Verdict.GROWING
+
+
 def test_suppressed_growth() -> None:
     """It explains growth and is told, but makes no verdict; what grows beside it does."""
     verdict = judged(MIB, FoundGrowth(0, 0.0, 0.0, MIB))

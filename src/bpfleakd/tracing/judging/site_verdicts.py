@@ -279,15 +279,18 @@ class SiteVerdicts:
         """The verdict on the whole process, under these limits; sites in rows `suppressed` never make it.
 
         Those that commit the managed `heap` do not either: its collections say what becomes of it. Where
-        blocks are not known one by one, a collector lets garbage of that share of what is live gather.
+        blocks are not known one by one, a collector lets garbage of that share of what is live gather. The
+        runtime's own memory may grow, as long as it does not leak.
         """
         rows = table.memory_rows
         ranks, rates = self.ranks(rows)
-        committed = 0.0
+        committed = of_runtime = 0.0
         if heap is not None and heap.heap is not None:
             commits = np.isin(rows, heap.rows)
             committed = float(rates[commits & (ranks > 0)].sum())
-            ranks[commits] = 0
+            is_own = np.isin(rows, heap.own) & (ranks == _GROWS)
+            of_runtime = float(rates[is_own].sum())
+            ranks[commits | is_own] = 0
             ranks[np.isin(rows, list(heap.owned.unconfirmed)) & (ranks == _LEAKS)] = _GROWS
         if self._latest is not None:
             # Those that are judged together count once.
@@ -302,6 +305,7 @@ class SiteVerdicts:
             float(rates[ranks == _GROWS].sum()),
             of_suppressed,
             garbage_share * float(rates[~table.have_blocks(rows) & (ranks > 0)].sum()),
+            of_runtime,
         )
         full_since_s = self.observed.full_since_s(table)
         verdict = classify_process(*self.observed.memory(), found, limits, full_since_s)

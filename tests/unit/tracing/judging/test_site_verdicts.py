@@ -257,6 +257,20 @@ def test_a_suppressed_leak(world: World) -> None:
     assert (verdict.verdict, verdict.leak_bytes_per_s) == (Verdict.UNKNOWN, 0)
 
 
+def test_growth_of_what_the_runtime_takes_for_itself(world: World) -> None:
+    """It makes no process one that grows; a leak of it does."""
+    world.go_on(30)
+    world.compute()
+    heap = HeapTracking()
+    heap.heap = ManagedHeap("JVM", Verdict.STEADY, "does not grow", 1 << 20, 9, 2, 0.0)
+    assert world.verdicts.of_process(world.table, (), heap=heap).verdict is Verdict.GROWING
+    heap.own = np.zeros(1, np.intp)
+    assert world.verdicts.of_process(world.table, (), heap=heap).verdict is Verdict.UNKNOWN
+    world.go_on(40)
+    world.compute()
+    assert world.verdicts.of_process(world.table, (), heap=heap).verdict is Verdict.LEAK
+
+
 def test_a_leak_that_no_full_collection_has_confirmed(world: World) -> None:
     """Memory that objects of the heap own makes the process grow, and not leak yet."""
     world.go_on(70)
