@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * What crosses from the kernel to the daemon: keys, values and numbers of the maps.
+ * The interface between the programs and the daemon: keys, values and numbers of the maps.
  *
- * src/bpfleakd/kernel/abi.py mirrors the structs; tests/unit/kernel/test_abi.py compiles this file and
- * compares every size, offset and number.
+ * src/bpfleakd/kernel/abi.py mirrors the structs; tests/unit/kernel/test_abi.py compiles this file and compares every
+ * size, offset and number.
  */
 #ifndef BPFLEAKD_ABI_H
 #define BPFLEAKD_ABI_H
 
-/* Frames kept of a stack: the allocator function, then return addresses, innermost first. A power of 2. */
+/* The most frames of a stack: the allocator function, then return addresses, innermost first. A power of 2. */
 #define MAX_FRAMES 128
 
 enum allocation_kind {
 	KIND_HEAP = 0,
-	/* File descriptors: each counts as one, not as bytes. */
+	/* File descriptors: each counts as 1 byte. */
 	KIND_DESCRIPTOR = 1,
 };
 
-/* What a probed function does with its arguments. src/bpfleakd/model/code/probe.py FunctionRole. */
+/* What a probed function does with its arguments; FunctionRole in src/bpfleakd/model/code/probe.py. */
 enum function_role {
 	ROLE_SIZE_FIRST,
 	ROLE_SIZE_SECOND,
@@ -30,12 +30,12 @@ enum function_role {
 	ROLE_REALLOC_OR_FREE,
 	ROLE_RESIZE,
 	ROLE_STRDUP,
-	/* No functions, but the probes of a sampler inside the process: sampled.h. */
+	/* Not functions, but the probes of a sampler inside the process: sampled.h. */
 	ROLE_SAMPLED_ALLOC,
 	ROLE_SAMPLED_FREE,
 };
 
-/* Where an argument of a function is at its probe point: the registers that calls may overwrite. */
+/* Where an argument of a function is at its probe point: the registers that a call may overwrite. */
 enum argument_register {
 	REGISTER_RDI,
 	REGISTER_RSI,
@@ -49,27 +49,27 @@ enum argument_register {
 };
 
 /*
- * The cookie of a link: the role, and above it, lowest first, the registers of the arguments that the role
- * is about. src/bpfleakd/kernel/abi.py cookie_of.
+ * The cookie of a link: the role, and above it, lowest first, the registers of the role's arguments. cookie_of in
+ * src/bpfleakd/kernel/abi.py.
  */
 #define COOKIE_ROLE_BITS 8
 #define COOKIE_REGISTER_BITS 4
-/* Of the roles ROLE_SAMPLED_*, in place of registers: the entry of `probe_operands` that has their arguments. */
+/* For the roles ROLE_SAMPLED_*, in place of registers: the entry of `probe_operands` that has their arguments. */
 #define COOKIE_OPERANDS_MASK 0xffffff
-/* Of a function that frees: it may do so by calling another one that has a probe. */
+/* The function frees, and may do so by calling another probed function. */
 #define COOKIE_CALLS_RELEASE (1ULL << 32)
-/* Of a function that allocates: it may do so by calling another one that has a probe. */
+/* The function allocates, and may do so by calling another probed function. */
 #define COOKIE_CALLS_ALLOCATOR (1ULL << 33)
 /*
- * Above them the slot of the process that the link is of: its place in the maps that are arrays. Or that the
- * link is of many processes: then the current task tells.
+ * In the highest bits: the slot of the link's process, its index in the maps that are arrays; or the mark of a link
+ * that many processes share, whose programs look the slot up.
  */
 #define COOKIE_SLOT_SHIFT 40
 #define COOKIE_SLOT_SHARED 0xffffff
 
 /*
- * Where the arguments of a probe are, as the note of the probe says it: in a register, in memory that registers point to,
- * or a constant. Registers are numbered as in machine code (rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8 to r15).
+ * Where the arguments of a probe are, according to the probe's note: in a register, in memory that registers point
+ * to, or a constant. Registers have the numbers of machine code (rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8 to r15).
  * src/bpfleakd/kernel/probes/operands.py.
  */
 enum operand_kind {
@@ -84,10 +84,10 @@ enum operand_kind {
 struct probe_operand {
 	__s64 displacement;	/* or the constant */
 	__u8 kind;
-	__u8 base;		/* of memory it may be NO_REGISTER, and so may index */
+	__u8 base;		/* for memory, base and index may be NO_REGISTER */
 	__u8 index;
 	__u8 scale_shift;
-	__u8 unused_bits;	/* 64 less the argument's own */
+	__u8 unused_bits;	/* 64 minus the argument's bits */
 	__u8 is_signed;
 	__u16 reserved;
 };
@@ -96,24 +96,24 @@ struct probe_operands {
 	struct probe_operand arguments[PROBE_ARGUMENTS];
 };
 
-/* What a process is allowed to add to the tables; the daemon and the exec probe write it. */
+/* Whether a process may add to the tables; the daemon and the programs write it. */
 enum recording_state {
 	STATE_STOPPED = 0,
 	STATE_RECORDING = 1,
-	/* It called exec: the addresses in its tables mean nothing any more. */
+	/* The process called exec: the addresses in its tables are no longer valid. */
 	STATE_EXECED = 2,
-	/* No daemon has given a sign of life for so long that recording was stopped; frees are missed since. */
+	/* No daemon sent a heartbeat for too long, so recording stopped; frees have been missed since. */
 	STATE_UNATTENDED = 3,
 };
 
-/* Every way to miss something. A counter of each is kept for each process. */
+/* Every way to miss something; each process has a counter for each. */
 enum loss {
 	LOSS_LIVE_FULL,		/* a block was not recorded: the process' live table is full */
 	LOSS_SITE_FULL,		/* counted at the overflow site: no room for a new call site */
 	LOSS_STACK_FULL,	/* a site without its stack: no room for a new stack */
 	LOSS_THREAD_FULL,	/* a call was not recorded: no room for a new thread */
-	LOSS_RETURN_MISSED,	/* a call was not recorded: its return was never seen */
-	LOSS_FREE_MISSED,	/* a block's address was given out again before its free was seen */
+	LOSS_RETURN_MISSED,	/* a call was not recorded: it never returned */
+	LOSS_FREE_MISSED,	/* a block's address was reused before its free was seen */
 	LOSS_RESULT_UNREADABLE,	/* a block was not recorded: its address could not be read */
 	LOSS_STACK_UNREADABLE,	/* a stack ended early: its memory could not be read */
 	LOSS_EVENT_FULL,	/* a change of the address space was not reported: no room in the ring */
@@ -129,18 +129,18 @@ enum stack_end {
 	END_READ_FAULT,
 	END_NO_RULE,
 	END_FRAME_POINTER_END,
-	/* It followed frame pointers where a table was still to come: frames may be missing. */
+	/* The walk followed frame pointers because a table was still being built: frames may be missing. */
 	END_TABLE_PENDING,
 };
 
 #define LAST_ALLOCATIONS 64	/* a power of 2 */
 
-/* In place of an end: another program walks on. */
+/* In place of an end: another program continues the walk. */
 #define WALK_GOES_ON 0xff
 
 /*
- * Sampling: sampling.h. An interval is 2^sample_shift bytes, at most 2^MAX_SAMPLE_SHIFT; estimates of blocks
- * are counted in fractions, and variances in units of so many bytes^2 and of one COUNT_UNITth of a block^2.
+ * Sampling: sampling.h. An interval is 2^sample_shift bytes, at most 2^MAX_SAMPLE_SHIFT. Block counts are in units of
+ * 1/COUNT_UNIT; variances in units of BYTES_VARIANCE_UNIT bytes^2 and of 1/COUNT_UNIT block^2.
  */
 #define MAX_SAMPLE_SHIFT 22
 #define CURVE_STEPS 128		/* a power of 2 */
@@ -152,16 +152,16 @@ struct sampling_curve {
 };
 
 /*
- * CPython: where an interpreter keeps its threads and frames, all offsets in bytes.
- * src/bpfleakd/runtimes/cpython/layout.py says what they mean and where they come from. `loop_count` 0: there is no
- * interpreter, or none whose layout is trusted.
+ * CPython: where an interpreter keeps its threads and frames; all offsets are in bytes.
+ * src/bpfleakd/runtimes/cpython/layout.py explains them and where they come from. `loop_count` 0: no interpreter, or
+ * none with a trusted layout.
  */
 #define PYTHON_LOOPS 4
-#define PYTHON_FRAME_BYTES 128	/* the part of a frame that is read, at most */
+#define PYTHON_FRAME_BYTES 128	/* the most that is read of a frame */
 #define PYTHON_COPY_WORDS 128	/* a power of 2; less than a page */
 #define PYTHON_COPY_BYTES (PYTHON_COPY_WORDS * 8)
 #define PYTHON_CODE_WORDS 16	/* a power of 2 */
-#define PYTHON_CODE_BYTES 80	/* the head of a code object, to its first line */
+#define PYTHON_CODE_BYTES 80	/* the head of a code object, up to its first line */
 
 enum python_instruction {
 	INSTRUCTION_BYTES,
@@ -184,9 +184,9 @@ struct python {
 	__u32 loop_count;
 	__u8 instruction_kind;
 	__u8 entry_kind;
-	/* Where the tid is in what a state's thread id points to; 0: the thread id is the tid. */
+	/* Offset of the tid in the structure that a state's thread id points to; 0: the thread id is the tid. */
 	__u16 thread_id_at;
-	/* The pid namespace that tids are of; inode 0: the daemon's. */
+	/* The PID namespace of the tids; inode 0: the daemon's. */
 	__u64 namespace_device;
 	__u64 namespace_inode;
 	__u64 runtime;
@@ -200,14 +200,17 @@ struct python {
 	__u16 thread_next;
 	__u16 thread_id;
 	__u16 frame_path;
-	/* Where that leads to another pointer, otherwise NO_SECOND_STEP. */
+	/* Offset in that of another pointer, or NO_SECOND_STEP. */
 	__u16 frame_path_second;
 	__u16 frame_bytes;
 	__u16 frame_code;
 	__u16 frame_previous;
 	__u16 frame_instruction;
 	__u16 frame_entry;
-	/* What tells a code object from another that later has its address: its first line and two of its pointers. */
+	/*
+	 * What distinguishes a code object from a later one at the same address: its first line and two of its
+	 * pointers.
+	 */
 	__u16 code_checks[3];
 	__u16 code_adaptive;
 };
@@ -215,27 +218,30 @@ struct python {
 #define NO_SECOND_STEP 0xffff
 
 /*
- * The word of a Python frame in a stack: this bit, which no address has; the code object's address in 16 bytes;
- * the instruction in units of two bytes, all ones if that is not known; and bits of a hash of the code object.
+ * The word of a Python frame in a stack: this bit, which no address has; the code object's address divided by 16; the
+ * instruction in units of two bytes, all ones if it is unknown; and bits of a hash of the code object.
  */
 #define PYTHON_FRAME (1ULL << 63)
 #define PYTHON_CODE_SHIFT 20
 #define PYTHON_UNIT_BITS 14
 #define PYTHON_CHECK_BITS 6
 
-/* Not every block was recorded, at some time; or now, so that frees of unknown ones tell nothing. */
+/*
+ * EVER: at some time, not every block was recorded. NOW: not every block is recorded, so frees of unknown blocks
+ * prove nothing.
+ */
 #define SAMPLING_EVER 1
 #define SAMPLING_NOW 2
 
 #define CALL_COUNTERS 8		/* a power of 2 */
 
-/* What happens in a process at every call, by the low bits of the processor's number: a cache line each. */
+/* Counts what happens at every call, by the low bits of the CPU's number: one cache line each. */
 struct call_counter {
-	/* How often the process ran into a program: what each time costs is the kernel's way there, mostly. */
+	/* Probe hits; most of the price of a hit is the kernel's way to the program. */
 	__u64 probe_hits;
 	/*
-	 * While blocks are sampled: blocks that were allocated and not recorded, and frees of unknown blocks. A call
-	 * that leads through two probed functions may add one to both.
+	 * While blocks are sampled: allocations that were not recorded, and frees of unknown blocks. A call through
+	 * two probed functions may add one to both.
 	 */
 	__u64 unrecorded;
 	__u64 unknown_frees;
@@ -243,95 +249,98 @@ struct call_counter {
 };
 
 struct process {
-	/* What every probe reads. A slot that nobody has is of tgid 0. */
+	/* The fields that every probe reads. A free slot has tgid 0. */
 	__u32 tgid;
 	__u32 state;
 	/* 0: every block is recorded. */
 	__u32 sample_shift;
 	/* SAMPLING_* */
 	__u32 sampling;
-	/* One more at each reading of the daemon's, from 1 on: record.h, note_change. */
+	/* The daemon's readings, counted from 1: record.h, note_change. */
 	__u32 reading;
-	/* Whether a site changed that found no room in `changed_sites`. Set to 0 by the daemon, which reads all then. */
+	/* A changed site found no room in `changed_sites`. The daemon resets it to 0 and then reads all sites. */
 	__u32 change_unlisted;
 	__u64 unmatched_frees;
-	/* The interval of the sampler inside the process, as the last small block of it said; 0: there is none. */
+	/* The interval of the sampler inside the process, by the last small block it announced; 0: no sampler. */
 	__u64 inside_interval_bytes;
-	/* How often the dynamic loader has mapped or unmapped libraries. */
+	/* How often the dynamic loader has loaded or unloaded libraries. */
 	__u64 library_changes;
 	__u64 losses[LOSS_KINDS];
-	/* Blocks that went into the live table and out of it. */
+	/* Blocks inserted into the live table and removed from it. */
 	__u64 recorded;
 	__u64 released;
-	/* What it takes of the tables that all processes share: no one may take more than MAX_PROCESS_SITES. */
+	/* Use of the tables that all processes share: at most MAX_PROCESS_SITES per process. */
 	__u64 site_count;
 	__u64 stack_count;
-	/* How many of them the daemon has removed again, to make room, and what the sites had counted. No program writes these. */
+	/*
+	 * What the daemon has removed to make room: sites, stacks, and what these sites had counted. No program
+	 * writes these.
+	 */
 	__u64 sites_removed;
 	__u64 stacks_removed;
 	__u64 removed_bytes;
 	__u64 removed_count;
 	__u64 removed_temporary_count;
-	/* How many space_events were reported since the daemon began the reading `space_reading`, and how many may be. */
+	/* space_events reported since the daemon began the reading `space_reading`, and their quota. */
 	__u32 space_reading;
 	__u32 space_count;
 	__u32 space_quota;
-	/* While the daemon removes sites, the first `reading` in which a site that stays has changed; else 0. */
+	/* While the daemon removes sites: the first `reading` in which a site that stays has changed; otherwise 0. */
 	__u32 removed_before;
 	/*
-	 * What is live in the heap, and the most that was since the last space_event: only together with what was
-	 * mapped at the same time does it make the peak of the process.
+	 * What is live in the heap, and its peak since the last space_event. Only together with what was mapped at
+	 * the same time does this peak give the peak of the process.
 	 */
 	__s64 live_bytes;
 	__s64 peak_live_bytes;
 	/* By the low bits of the tid: record.h, last_allocation. */
 	__u64 last_allocations[LAST_ALLOCATIONS];
-	/* Pieces of code in `loaded_code`, how many of them are whole, and where addresses have numbers: code.h. */
+	/* Entries in `loaded_code`, how many of them are complete, and the range of numbered addresses: code.h. */
 	__u64 code_count;
 	__u64 code_changes;
 	__u64 numbered_start;
 	__u64 numbered_end;
-	/* How many of the `unknown_frees` free nothing, as estimated from one in UNKNOWN_FREES_PER_LOOK. */
+	/* How many of the `unknown_frees` free nothing, estimated from one in UNKNOWN_FREES_PER_LOOK. */
 	__u64 false_frees;
 	struct call_counter calls[CALL_COUNTERS];
-	/* Written by the daemon, loop_count last. */
+	/* The daemon writes it, loop_count last. */
 	struct python python;
 };
 
 /*
- * Frees of unknown blocks by a thread, the first of them at `first_ns`, that count for nothing yet: glibc gives the
- * blocks of a thread's cache to free() a second time when the thread ends (malloc.c, tcache_thread_shutdown).
+ * A thread's frees of unknown blocks since `first_ns` that do not count yet: when a thread ends, glibc frees the
+ * blocks in its cache a second time (malloc.c, tcache_thread_shutdown).
  */
 struct unproven_frees {
 	__u64 first_ns;
 	__u64 count;
 };
 
-/* `stack_id` 0 is the overflow site: allocations whose own site found no room. */
+/* `stack_id` 0 is the overflow site: allocations for whose own site there was no room. */
 struct site_key {
 	__u32 tgid;
 	__u32 kind;
 	__u64 stack_id;
 };
 
-/* Estimates, where blocks are sampled; counts are in units of 1/COUNT_UNIT. */
+/* Estimates if blocks are sampled; counts are in units of 1/COUNT_UNIT. */
 struct site {
 	__s64 live_bytes;
 	__s64 live_count;
 	__u64 allocated_bytes;
 	__u64 allocated_count;
-	/* Blocks freed by the thread that allocated them, which had not allocated another since. */
+	/* Blocks freed by the thread that allocated them, before it allocated another one. */
 	__u64 temporary_count;
 	__s64 peak_live_bytes;
-	/* The process' `reading` at the change that was listed last. */
+	/* The process' `reading` when the site was last listed as changed. */
 	__u32 listed;
 	__u32 reserved;
-	/* The entry's last words, since they change only where blocks are sampled. */
+	/* At the end of the entry, because they change only if blocks are sampled. */
 	__s64 live_bytes_variance;
 	__s64 live_count_variance;
 };
 
-/* A site that changed, and the `reading` of its process then. */
+/* A site that changed, and the `reading` of its process at that time. */
 struct changed_site {
 	__u32 tgid;
 	__u32 kind;
@@ -340,7 +349,7 @@ struct changed_site {
 	__u32 reserved;
 };
 
-/* Written by the daemon at each tick. A timeout of 0 is for ever. */
+/* The daemon writes it at each tick. Timeout 0: never. */
 struct heartbeat {
 	__u64 beat_ns;
 	__u64 timeout_ns;
@@ -352,8 +361,8 @@ struct stack_key {
 };
 
 /*
- * `checks` are hashes over the code objects of PYTHON_SEGMENT_FRAMES Python frames each, innermost first, the last
- * over all further ones.
+ * `checks` are hashes of the code objects of PYTHON_SEGMENT_FRAMES Python frames each, innermost first; the last one
+ * covers all further frames.
  */
 #define PYTHON_SEGMENTS 8	/* a power of 2 */
 #define PYTHON_SEGMENT_FRAMES 4
@@ -366,8 +375,8 @@ struct stack {
 };
 
 /*
- * Code that a process has mapped since it is recorded: code.h. The word of a frame in code whose addresses were other
- * code's before has the number of `loaded_code` above its address.
+ * Code that a process has mapped while it was recorded: code.h. If other code was at its addresses before, the words of
+ * its frames have its number in `loaded_code` above the address.
  */
 #define CODE_NUMBER_SHIFT 47
 #define CODE_NUMBER_BITS 14
@@ -378,7 +387,7 @@ struct stack {
 #define CODE_NAMES 16		/* a power of 2 */
 #define CODE_NAME_BYTES 64
 
-/* A file that is executable at [start, end), from `offset` on; anonymous memory is of device and inode 0. */
+/* A file that is executable at [start, end), from `offset` on. Anonymous memory has device and inode 0. */
 struct code_key {
 	__u32 tgid;
 	__u32 device;
@@ -393,8 +402,8 @@ struct code_name {
 };
 
 /*
- * The names in the path of its file, the last first. `number` 0: it is being written. `was_unnumbered`: it was the first
- * there, so that words without a number are of it.
+ * The names in the path of its file, the last one first. `number` 0: the entry is being written. `was_unnumbered`: it
+ * was the first code at its addresses, so words without a number belong to it.
  */
 struct loaded_code {
 	__u32 number;
@@ -407,13 +416,13 @@ struct loaded_code {
 struct code_range {
 	__u64 start;
 	__u64 end;
-	/* A hash over the file and where it would begin. */
+	/* A hash of the file and of the address at which it would begin. */
 	__u64 identity;
 	__u32 number;
 	__u32 reserved;
 };
 
-/* Where code has been: the last of it, also from before the attach. And where code with a number is now. */
+/* Where code was lately, also before the attach; and where code with a number is now. */
 struct code_ranges {
 	__u64 next_known;
 	__u64 next_numbered;
@@ -421,7 +430,7 @@ struct code_ranges {
 	struct code_range numbered[NUMBERED_CODE_RANGES];
 };
 
-/* It is recorded with the probability size/weight: sampling.h. */
+/* Recorded with probability size/weight: sampling.h. */
 struct live_block {
 	__u64 size;
 	__u64 weight;
@@ -432,14 +441,14 @@ struct live_block {
 };
 
 /*
- * Unwind tables: src/bpfleakd/unwind/table.py says what rows and page index are, rules.py what a rule
- * is. Tables lie in shards of equal size, a table (or a piece of a large one) in one of them; its page
- * index holds word numbers of the shard.
+ * Unwind tables: src/bpfleakd/unwind/table.py explains rows and page indexes, rules.py explains rules. Tables lie in
+ * shards of equal size, each table (or piece of a large one) in one shard; its page index holds word numbers of the
+ * shard.
  */
 #define UNWIND_PAGE_BITS 12
 #define UNWIND_PAGE_MASK 0xfff
 #define UNWIND_SHARD_WORDS 0x40000	/* 1 MiB; a power of 2 */
-#define MAX_UNWIND_MAPPINGS 1024	/* a process; a power of 2 */
+#define MAX_UNWIND_MAPPINGS 1024	/* per process; a power of 2 */
 
 enum cfa_kind {
 	CFA_GAP,
@@ -463,15 +472,15 @@ enum rbp_kind {
 	RBP_UNDEFINED,
 };
 
-/* The number of the rule that says that there is no table. */
+/* The number of the rule for addresses without a table. */
 #define RULE_GAP 0
 
 /*
- * Of CFA_MANAGED and CFA_MANAGED_TAGGED, frames of a runtime's own code with a frame pointer, the fields are places:
- * `cfa_offset` of the object that says which function a frame is of, from rbp; `cfa_addend` of another in that, which is
- * recorded in its place (0: none), `rbp_offset` of 4 bytes in the recorded one that tell it from others (0: none);
- * `position_slot` and `caller_slot`, in words from rbp, of where the function is and of its caller's rsp (0: none, and
- * rbp + 16). managed.h.
+ * For CFA_MANAGED and CFA_MANAGED_TAGGED, frames of a runtime's code with a frame pointer, the fields are places.
+ * `cfa_offset`: the object that identifies the function, from rbp. `cfa_addend`: another object in that one, which is
+ * recorded in its place (0: none). `rbp_offset`: 4 bytes in the recorded object that distinguish it from others (0:
+ * none). `position_slot` and `caller_slot`: the position in the function and the caller's rsp, in words from rbp (0:
+ * none, and rbp + 16). managed.h.
  */
 struct unwind_rule {
 	__u8 cfa_kind;
@@ -484,8 +493,9 @@ struct unwind_rule {
 };
 
 /*
- * What stands in a stack behind the address of a managed frame: MANAGED_OBJECT, the object's address, and above it bits
- * of a hash of what tells it from others. And behind that, if the rule says where it is, MANAGED_POSITION and the place.
+ * The words after the address of a managed frame in a stack: MANAGED_OBJECT, the object's address, and above it bits
+ * of a hash that distinguishes it from others; then, if the rule has a position_slot, MANAGED_POSITION and the
+ * position.
  */
 #define MANAGED_OBJECT (2ULL << 61)
 #define MANAGED_POSITION (3ULL << 61)
@@ -497,9 +507,9 @@ struct unwind_shard {
 };
 
 /*
- * Executable memory that has a table: address - bias is the file's own address, and the page of that
- * plus index_base (modulo 2^32) the word in the shard where its rows begin. Where the table has nothing, `gap_rule` holds.
- * With ONE_RULE in place of a shard index_base is the number of the rule that holds in all of it.
+ * Executable memory with a table: address - bias is the file's own address; the page of that plus index_base (modulo
+ * 2^32) is the word in the shard where its rows begin. `gap_rule` applies where the table has no row. With ONE_RULE
+ * in place of a shard, index_base is the number of the rule for the whole mapping.
  */
 #define ONE_RULE 0xffff
 /* In place of a shard: the table is that of other code, which was here before. */
@@ -515,9 +525,9 @@ struct unwind_mapping {
 };
 
 /*
- * `pending`: tables of further mappings are still being built. `known_rules` is what the walker found lately, by a
- * hash of the address: the address, and in the low KNOWN_RULE_BITS the number of its rule. It holds for this very
- * list of mappings, and goes with it.
+ * `pending`: tables of further mappings are still being built. `known_rules` caches the walker's results, by a hash
+ * of the address: the address, and in the low KNOWN_RULE_BITS the number of its rule. It is valid for this list of
+ * mappings and is replaced with it.
  */
 #define KNOWN_RULES_BITS 10
 #define KNOWN_RULE_BITS 16
@@ -529,25 +539,25 @@ struct unwind_mappings {
 	__u64 known_rules[1 << KNOWN_RULES_BITS];
 };
 
-#define STACK_COPY_WORDS 256	/* a power of 2, of a page at most */
+#define STACK_COPY_WORDS 256	/* a power of 2, at most a page */
 #define STACK_COPY_BYTES (STACK_COPY_WORDS * 8)
 
 enum python_phase {
-	/* The next frame is a native one. */
+	/* The next frame is a native frame. */
 	PYTHON_NATIVE,
-	/* Looking for the thread's state; the next frame is an evaluation loop's. */
+	/* Looking for the thread's state; the next frame belongs to an evaluation loop. */
 	PYTHON_SEARCH,
-	/* Among the frames that one evaluation loop runs. */
+	/* Among the Python frames of one evaluation loop. */
 	PYTHON_RUN,
-	/* Behind the last of them. */
+	/* After the last of them. */
 	PYTHON_RUN_ENDS,
-	/* Not tried again in this walk: the thread has no state, or a frame was not what it should be. */
+	/* Not tried again in this walk: the thread has no state, or a frame was not as expected. */
 	PYTHON_GIVEN_UP,
 };
 
 /*
  * `frame` is the next Python frame. `rejoin_depth` and `rejoin_hash` are those of the walk after the last Python
- * frame, as long as only the interpreter's own code was met since (`rejoin_depth` 0: other code was, too).
+ * frame, while only the interpreter's own code has followed (`rejoin_depth` 0: other code has, too).
  */
 struct python_walk {
 	__u32 phase;
@@ -556,7 +566,7 @@ struct python_walk {
 	__u64 frame;
 	__u64 state;
 	__u64 interpreter;
-	/* The hash over all code objects. */
+	/* The hash of all code objects. */
 	__u64 check;
 	__u32 run_depth;
 	__u32 states_seen;
@@ -564,7 +574,7 @@ struct python_walk {
 	__u32 reserved;
 };
 
-/* What of the last frame, whose rule and frame pointer these are, is to be recorded next: 0, or one of these. */
+/* The part of the last managed frame to record next: 0, or one of these. */
 #define TAKE_OBJECT 1
 #define TAKE_POSITION 2
 
@@ -572,13 +582,13 @@ struct managed_walk {
 	__u32 take;
 	__u32 rule;
 	__u64 frame;
-	/* What is read of it. */
+	/* The words read from the frame. */
 	__u64 words[3];
 };
 
 /*
- * Where a walk is. `exact`: ip is that of an instruction, otherwise it is a return address, one behind
- * the call.
+ * Where a walk is. `exact`: ip is the address of an instruction; otherwise it is a return address, just after the
+ * call.
  */
 struct walk_state {
 	__u64 ip;
@@ -588,7 +598,7 @@ struct walk_state {
 	__u32 exact;
 	__u32 depth;
 	__u32 end;
-	/* Whether a frame pointer was followed in place of a table that is still to come. */
+	/* Whether the walk followed a frame pointer in place of a table that is still being built. */
 	__u32 guessed;
 	struct managed_walk managed;
 	struct python_walk python;
@@ -604,30 +614,30 @@ struct walk_scratch {
 	__u64 number;
 };
 
-/* An allocator call between its entry and its return. `entry_sp` 0 means that none is under way. */
+/* An allocator call between its entry and its return. `entry_sp` 0: no call is pending. */
 struct pending_call {
 	__u64 entry_sp;
 	__u64 return_address;
 	__u64 function_ip;
 	__u64 size;
-	/* Of the new block; 0: it is not recorded. */
+	/* Of the new block; 0: the block is not recorded. */
 	__u64 weight;
-	/* realloc: the block handed in, taken out of the live table for the time of the call. */
+	/* realloc: the old block, removed from the live table during the call. */
 	__u64 old_address;
 	struct live_block old_block;
-	/* posix_memalign: where the caller wants the address. */
+	/* posix_memalign: where to store the address. */
 	__u64 result_pointer;
 	/* At the return: the address of the new block. */
 	__u64 new_address;
 	__u64 old_known;
-	/* While blocks are sampled: the thread's last allocation before the call, and 1. */
+	/* While blocks are sampled: the thread's last allocation before the call, with bit 0 set. */
 	__u64 allocation_before;
 };
 
 /*
- * A call that changed the address space, as the programs saw it; src/bpfleakd/kernel/address_space_events.py makes
- * sense of it. munmap and mremap come at their entry already, since afterwards another thread may have
- * got the same addresses.
+ * A call that changed the address space, as the programs saw it; src/bpfleakd/kernel/address_space_events.py
+ * interprets it. munmap and mremap are reported at their entry already, because afterwards another thread may get the
+ * same addresses.
  */
 enum space_phase {
 	SPACE_ENTRY,
@@ -639,7 +649,7 @@ struct space_event {
 	__u64 stack_id;
 	__u64 arguments[6];
 	__s64 result;
-	/* process.peak_live_bytes, which begins again here. */
+	/* process.peak_live_bytes, which restarts here. */
 	__s64 heap_peak_bytes;
 	__u32 tgid;
 	__u32 tid;
@@ -649,17 +659,17 @@ struct space_event {
 	__u32 reserved;
 };
 
-/* Per thread: uprobe programs can be preempted, so per-CPU memory would be shared by two of them. */
+/* Per thread: uprobe programs can be preempted, so two of them could share memory per CPU. */
 struct thread {
 	struct pending_call pending;
-	/* The block that it allocated last. */
+	/* The block that the thread allocated last. */
 	__u64 last_address;
-	/* What a function that calls another to free it has just been given; the other's probe is next. */
+	/* The block that a function is about to free by calling another one, whose probe comes next. */
 	__u64 released;
-	/* The state that Python has of the thread, and its thread id as it says there; 0: not known. */
+	/* Python's state of the thread, and the thread id in it; 0: unknown. */
 	__u64 python_state;
 	__u64 python_thread_id;
-	/* Its interpreter, which is the only one; 0: there are several. */
+	/* The thread's interpreter, if there is only one; otherwise 0. */
 	__u64 python_interpreter;
 	struct walk_scratch scratch;
 	struct stack stack;

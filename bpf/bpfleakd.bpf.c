@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * The programs: a few lines each, over the helpers of the headers.
+ * The programs: a few lines each, on top of the helpers in the headers.
  *
- *   heap_session             entry and return of heap functions (uprobe session, Linux 6.13): the entry
- *                            may decline the return
- *   heap_release             what frees, beside it: no return is wanted
- *   heap_entry, heap_exit    the same as two programs (uprobe multi, perf events)
- *   sampled_probe            probes of a sampler inside the process: entry only
- *   shared_entry, _exit      the same for perf events that many processes share, beside the other methods
- *   syscall_enter, _exit     calls that change address spaces, open or close descriptors (syscall tracepoints)
- *   *_continue               where a walk takes several programs (before Linux 6.9)
- *   process_exec, thread_exit
+ *    heap_session             entry and return of heap functions (uprobe session, Linux 6.13): the entry
+ *                             may decline the return
+ *    heap_release             functions that free, next to a session: entry only
+ *    heap_entry, heap_exit    the same as two programs (uprobe multi, perf events)
+ *    sampled_probe            probes of a sampler inside the process: entry only
+ *    shared_entry, _exit      heap_entry and heap_exit for perf events that many processes share, next to
+ *                             the other methods
+ *    syscall_enter, _exit     calls that change address spaces, open or close descriptors (syscall tracepoints)
+ *    *_continue               continue a walk that needs several programs (before Linux 6.9)
+ *    process_exec, thread_exit
  */
 #include <uapi/linux/ptrace.h>
 #include "abi.h"
@@ -25,7 +26,7 @@
 #include "descriptors.h"
 #include "syscalls.h"
 
-/* A load that stays one: LLVM would make one load at a computed offset of many, which the verifier refuses. */
+/* One load per register: LLVM would merge many into one load at a computed offset, which the verifier rejects. */
 #define READ_REGISTER(ctx, field)                                                                        \
 	({                                                                                               \
 		u64 value_;                                                                              \
@@ -37,7 +38,7 @@
 
 #include "sampled.h"
 
-/* The argument that the cookie of a link names at `index`. */
+/* The argument at `index`, from the register that the link's cookie names. */
 static __always_inline u64 argument(struct pt_regs *ctx, u64 cookie, u32 index)
 {
 	switch (cookie >> (COOKIE_ROLE_BITS + index * COOKIE_REGISTER_BITS) & ((1 << COOKIE_REGISTER_BITS) - 1)) {
@@ -63,19 +64,19 @@ static __always_inline u64 argument(struct pt_regs *ctx, u64 cookie, u32 index)
 	return 0;
 }
 
-/* Bytes of an array: where that overflows, so many that nobody has them. */
+/* Bytes of an array; the largest number if the product overflows. */
 static __always_inline u64 array_bytes(u64 count, u64 size)
 {
 	u64 most = ~0ULL;
 
-	/* Hides the number: LLVM would make a 128-bit multiplication of it, for which BPF has no function. */
+	/* Hides the number: LLVM would make a 128-bit multiplication, for which BPF has no function. */
 	asm volatile("" : "+r"(most));
 	return count && size > most / count ? ~0ULL : count * size;
 }
 
 /*
- * What a probed function does with its arguments, and where they are, is the cookie of its link. The
- * return, where it is wanted, is the same for all.
+ * Entry of a probed function. The link's cookie has the function's role and the registers of its arguments. The
+ * return, if it is needed, is the same for all functions.
  */
 static __always_inline int enter_function(struct pt_regs *ctx)
 {
@@ -94,7 +95,7 @@ static __always_inline int enter_function(struct pt_regs *ctx)
 	case ROLE_SIZE_SECOND:		/* aligned_alloc(alignment, size), mi_heap_malloc(heap, size) */
 		size = first;
 		break;
-	case ROLE_CALLOC:		/* calloc(count, size); where the product overflows it returns NULL */
+	case ROLE_CALLOC:		/* calloc(count, size): returns NULL if the product overflows */
 		size = array_bytes(first, second);
 		break;
 	case ROLE_REALLOC:		/* realloc(old, size), rallocx(old, size, flags) */
@@ -107,11 +108,11 @@ static __always_inline int enter_function(struct pt_regs *ctx)
 	case ROLE_REALLOC_OR_FREE:	/* reallocf(old, size): frees the old block even if it fails */
 		release(ctx, process, slot, id, first, true);
 		break;
-	case ROLE_RESIZE:		/* xallocx(block, size, ...): returns how large the block is now */
+	case ROLE_RESIZE:		/* xallocx(block, size, ...): returns the block's new size */
 		old = first;
 		result = RESULT_IS_SIZE;
 		break;
-	case ROLE_STRDUP:		/* mi_strdup(text): where it has an allocation of its own inside */
+	case ROLE_STRDUP:		/* mi_strdup(text): if its allocation is inlined */
 		result = RESULT_IS_TEXT;
 		break;
 	case ROLE_POSIX_MEMALIGN:	/* posix_memalign(result, alignment, size) */
@@ -127,9 +128,9 @@ static __always_inline int enter_function(struct pt_regs *ctx)
 	return enter(ctx, process, slot, id, size, old, result, cookie & COOKIE_CALLS_ALLOCATOR);
 }
 
-/* Only what the method needs is compiled: each program that walks costs the verifier 0.1 s. */
+/* Only the programs that the method needs are compiled: each program with a walk costs the verifier 0.1 s. */
 #ifdef ATTACH_BY_SESSION
-/* Runs at both ends of a call; only at the entry is the ip that of the probe. */
+/* Runs at both ends of a call; the ip equals the probe's address only at the entry. */
 int heap_session(struct pt_regs *ctx)
 {
 	if (!heap_may_run(ctx))
@@ -138,7 +139,8 @@ int heap_session(struct pt_regs *ctx)
 }
 
 /*
- * What frees: the kernel takes a session of another process, which it does not ask, for one that wants the return.
+ * Functions that free. In a session, the kernel would run the return for other processes too: it treats a session
+ * whose filter excluded the process as one that wants the return.
  */
 int heap_release(struct pt_regs *ctx)
 {
@@ -213,7 +215,7 @@ int syscall_code(struct syscall_exit *ctx)
 }
 #endif
 
-/* A traced process called exec: stop at once, the daemon clears its tables. */
+/* A traced process called exec: recording stops at once; the daemon clears the tables. */
 static __always_inline int stop_process(void)
 {
 	struct process *process;
@@ -230,7 +232,7 @@ int process_exec(void *ctx)
 	return life_may_run(ctx) ? stop_process() : 0;
 }
 
-/* A thread ends: give its memory back. */
+/* Deletes the entries of a thread that exits. */
 static __always_inline int forget_thread(void)
 {
 	u64 id = current_id();
@@ -242,7 +244,7 @@ static __always_inline int forget_thread(void)
 	if (!process)
 		return 0;
 	thread = threads.lookup(&id);
-	/* In the middle of realloc: the old block is in nobody's table, nor may it be in the counters. */
+	/* In the middle of realloc the old block is in no table, so it must not stay in the counters. */
 	if (thread && thread->pending.entry_sp && thread->pending.old_known)
 		give_up_pending(process, id >> 32, &thread->pending);
 	threads.delete(&id);

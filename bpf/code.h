@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Which file's code was at an address. A plugin that is unloaded leaves its addresses to the next one: the same
- * addresses would be the same stack, with the names of whatever is there when somebody asks.
+ * Which file's code was at an address. After a plugin is unloaded, the next one may get its addresses: both would then
+ * have the same stacks, with the names of whichever is mapped when the stacks are symbolized.
  *
- * So each piece of code that is mapped while a process is recorded is noted in `loaded_code`, with its file, under a
- * number. If its addresses were other code's before, the number goes into each word of a stack that is an address
- * there, and so into the stack's hash. The same file at the same place has the same number again. A process without such
- * code pays one comparison for each stack.
+ * So `loaded_code` has a number for each piece of code that is mapped while a process is recorded, with its file. If
+ * other code was at these addresses before, each address there gets the number in the words of a stack, and so in the
+ * stack's hash. The same file at the same place gets the same number again. A process without such code pays one
+ * comparison for each stack.
  *
- * The kernel's own structures are read where its BTF says that they are (kernel/compilation/kernel_layout.py). Without
- * these numbers no file is known: code is then told apart by where it is, and how long.
+ * The kernel's BTF gives the layout of the kernel structures (kernel/compilation/kernel_layout.py). Without it, no file
+ * is known: address and length then distinguish code.
  */
 
 static long (*read_kernel)(void *to, u32 bytes, const void *from) = (void *)BPF_FUNC_probe_read_kernel;
 static long (*read_kernel_text)(void *to, u32 bytes, const void *from) = (void *)BPF_FUNC_probe_read_kernel_str;
 
-/* Numbers of code, in the words of stacks. */
+/* The number of code for which `loaded_code` has no entry. */
 #define CODE_UNKNOWN ((1 << CODE_NUMBER_BITS) - 1)
 
 #ifdef AT_TASK_STRUCT_FILES
@@ -28,7 +28,7 @@ static __always_inline u64 kernel_pointer(u64 address)
 	return pointer;
 }
 
-/* The struct file of a descriptor of the current task; 0: there is none. */
+/* The struct file of a descriptor of the current task; 0: not open. */
 static __always_inline u64 file_of(u64 descriptor)
 {
 	u64 files = kernel_pointer((u64)bpf_get_current_task() + AT_TASK_STRUCT_FILES);
@@ -50,10 +50,10 @@ static __always_inline void identify(struct code_key *key, u64 file)
 		    (void *)(kernel_pointer(inode + AT_INODE_I_SB) + AT_SUPER_BLOCK_S_DEV));
 }
 
-/* Names and mount points, on the way up from a file. */
+/* The most names and mount points on the way from a file up to the root. */
 #define CODE_PATH_STEPS 24
 
-/* The names in a file's path, the last first, up to the root of the mount namespace. */
+/* Reads the names in a file's path, the last one first, up to the root of the mount namespace. */
 static __always_inline void read_names(struct walk_scratch *scratch, struct loaded_code *code, u64 file)
 {
 	u64 mount = kernel_pointer(file + AT_FILE_F_PATH + AT_PATH_MNT);
@@ -98,7 +98,7 @@ static __always_inline void read_names(struct walk_scratch *scratch, struct load
 }
 #endif
 
-/* The entry of a piece of code, made if it is new. NULL: no room. */
+/* The entry of a piece of code, created if it is new; NULL: no room. */
 static __always_inline struct loaded_code *entry_of_code(struct process *process, struct walk_scratch *scratch,
 							 struct code_key *key, u64 file)
 {
@@ -119,7 +119,7 @@ static __always_inline struct loaded_code *entry_of_code(struct process *process
 	return code;
 }
 
-/* Whether [start, end) has been other code's, by what is known. Notes that it is this file's from now on. */
+/* Assigns [start, end) to a file. Returns whether other code is known to have been there. */
 static __always_inline bool take_range(struct walk_scratch *scratch, struct code_ranges *ranges, u64 start, u64 end,
 				       u64 identity, bool is_file)
 {
@@ -152,7 +152,7 @@ out:
 	return *is_reused;
 }
 
-/* Code at [start, end) is gone: whatever comes there has no number until it is noted. */
+/* Code at [start, end) is gone: addresses there have no number until new code is noted. */
 static __always_inline void drop_numbered(struct walk_scratch *scratch, struct code_ranges *ranges, u64 start, u64 end)
 {
 	struct code_range *range;
@@ -168,7 +168,7 @@ out:
 	return;
 }
 
-/* The unwind tables of the code that was there before are not those of the new: the daemon will bring them. */
+/* Drops the unwind tables of the previous code; the daemon adds those of the new code. */
 static __always_inline void forget_tables(struct walk_scratch *scratch, struct unwind_mappings *mappings, u64 start,
 					  u64 end)
 {
@@ -190,7 +190,7 @@ out:
 	return;
 }
 
-/* A process has mapped executable memory. Where there is no file, only what comes in place of one matters. */
+/* Notes executable memory that a process has mapped. Memory without a file matters only in place of earlier code. */
 static __always_inline void note_mapped_code(struct process *process, struct unwind_mappings *mappings,
 				      struct walk_scratch *scratch, struct code_key *key, u64 file,
 				      bool is_file)
@@ -230,7 +230,7 @@ static __always_inline void note_mapped_code(struct process *process, struct unw
 	}
 }
 
-/* Put the numbers of code into the words of a stack that was walked, and into its hash. */
+/* Adds the numbers of code to the words of a walked stack, and to its hash. */
 static __always_inline void number_frames(struct process *process, struct thread *thread)
 {
 	volatile struct walk_state *walk = &thread->scratch.walk;
@@ -243,7 +243,7 @@ static __always_inline void number_frames(struct process *process, struct thread
 		return;
 	for (depth = 0; depth < walk->depth; depth = forget(&thread->scratch, depth + 1)) {
 		BOUND(round, MAX_FRAMES, out);
-		/* A call may be the last instruction. */
+		/* The call may be the last instruction of the code. */
 		address = thread->stack.frames[forget(&thread->scratch, depth) & (MAX_FRAMES - 1)] - 1;
 		if (address < process->numbered_start || address >= process->numbered_end)
 			continue;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
-/* The current task, as the daemon knows it. */
+/* The current task, in the daemon's terms. */
 
 /*
- * tgid in the upper half, tid in the lower, as in the daemon's pid namespace: in a container these are not
- * the numbers that bpf_get_current_pid_tgid returns. 0 for a task outside that namespace.
+ * tgid in the upper half, tid in the lower, both in the daemon's PID namespace: in a container they differ from what
+ * bpf_get_current_pid_tgid returns. 0 for a task outside that namespace.
  */
 static __always_inline u64 current_id(void)
 {
@@ -18,7 +18,7 @@ static __always_inline u64 current_id(void)
 #endif
 }
 
-/* The process in a slot, if it is that of the current task `id`: a child may run in its parent's memory. */
+/* The process in a slot, if the current task `id` belongs to it: a child may run in its parent's memory. */
 static __always_inline struct process *process_in(u32 slot, u64 id)
 {
 	struct process *process = processes.lookup(&slot);
@@ -26,7 +26,7 @@ static __always_inline struct process *process_in(u32 slot, u64 id)
 	return process && process->tgid == (u32)(id >> 32) ? process : NULL;
 }
 
-/* The process of the current task, where no link tells its slot; NULL: it is not traced. */
+/* The process of the current task, where no link has the slot; NULL: it is not traced. */
 static __always_inline struct process *current_process(u64 id, u32 *slot)
 {
 	u32 tgid = id >> 32;
@@ -38,7 +38,7 @@ static __always_inline struct process *current_process(u64 id, u32 *slot)
 	return process_in(*slot, id);
 }
 
-/* The process of the current task where a link with this cookie has led to. */
+/* The process of the current task, by the cookie of the link that led here. */
 static __always_inline struct process *linked_process(u64 cookie, u64 id, u32 *slot)
 {
 	*slot = cookie >> COOKIE_SLOT_SHIFT;
@@ -56,8 +56,8 @@ static __always_inline void count_hit(struct process *process)
 }
 
 /*
- * bpf_probe_read_user and _user_str. Where these names are called, bcc reads all of kallsyms to see whether
- * the kernel has them: 0.35 s, and it has had them since Linux 5.5.
+ * bpf_probe_read_user and _user_str. When bcc sees calls of these names, it reads all of kallsyms to check whether
+ * the kernel has them, which takes 0.35 s; every kernel since Linux 5.5 does.
  */
 static long (*read_user)(void *to, u32 bytes, const void *from) = (void *)BPF_FUNC_probe_read_user;
 static long (*read_user_text)(void *to, u32 bytes, const void *from) = (void *)BPF_FUNC_probe_read_user_str;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Open file descriptors of processes whose descriptors are recorded: by the call site that opened them, as blocks
- * of the heap are.
+ * Open file descriptors, by the call site that opened them, as heap blocks are; only of processes whose descriptors
+ * are recorded.
  *
  * Rules:
- *  - A descriptor is opened when the call returns, and closed when close() is called: nobody else can get its number
- *    in between.
- *  - Whoever deletes a descriptor's entry, and only who succeeds in that, subtracts it from its site.
- *  - What closes otherwise (close_range, io_uring) is not seen here. The daemon compares the table with /proc/PID/fd,
- *    and a number that is given out again replaces its entry.
+ *  - A descriptor is opened at the return of the call and closed at the entry of close(): no other thread can get its
+ *    number in between.
+ *  - Only the code path that successfully deletes a descriptor's entry subtracts it from its site.
+ *  - Other ways to close (close_range, io_uring) are not seen here. The daemon compares the table with /proc/PID/fd,
+ *    and a number that is reused replaces its entry.
  */
 
 enum {
@@ -30,7 +30,7 @@ static __always_inline void *descriptors_of(u32 slot)
 	return descriptors.lookup(&slot);
 }
 
-/* One more, or one less, of a site. */
+/* Adds or subtracts one descriptor of a site. */
 static __always_inline void count_descriptor(struct process *process, struct site *site, u64 stack_id, bool is_open)
 {
 	s64 live = __sync_fetch_and_add(&site->live_bytes, is_open ? 1 : -1) + 1;
@@ -71,7 +71,7 @@ static __always_inline void open_descriptor(struct process *process, void *table
 	};
 	u64 key = descriptor;
 
-	/* dup2 over it, or its end was not seen. */
+	/* dup2 replaced the descriptor, or its close was missed. */
 	close_descriptor(process, table, descriptor);
 	if (bpf_map_update_elem(table, &key, &block, BPF_NOEXIST))
 		count_loss(process, LOSS_DESCRIPTOR_FULL);
@@ -79,7 +79,7 @@ static __always_inline void open_descriptor(struct process *process, void *table
 		count_descriptor(process, site, stack_id, true);
 }
 
-/* Whether a call that has returned this has opened descriptors. */
+/* Whether a call that returned `result` opened descriptors. */
 static __always_inline bool opens_descriptors(u32 number, s64 result)
 {
 	struct pt_regs *user = user_registers();
@@ -90,7 +90,7 @@ static __always_inline bool opens_descriptors(u32 number, s64 result)
 	case SYSCALL_FCNTL:
 		return user->si == FCNTL_DUP || user->si == FCNTL_DUP_CLOEXEC;
 	case SYSCALL_SIGNALFD4:
-		/* Otherwise it changes the descriptor that it was given, and returns that. */
+		/* With any other descriptor, the call changes that one and returns it. */
 		return (s32)user->di == -1;
 	case SYSCALL_DUP2:
 		return (u32)user->di != (u32)user->si;
@@ -98,7 +98,7 @@ static __always_inline bool opens_descriptors(u32 number, s64 result)
 	return true;
 }
 
-/* The stack of a call that has opened descriptors is in `thread`. */
+/* Records the descriptors that a call opened; its stack is in `thread`. */
 static __always_inline void record_descriptors(struct process *process, u32 slot, u64 id, u32 number, s64 result,
 					       u64 stack_id, struct thread *thread)
 {

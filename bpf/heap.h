@@ -3,18 +3,18 @@
  * Calls of heap functions, from entry to return.
  *
  * Rules:
- *  - Only the outermost of nested allocator calls counts: musl's calloc calls malloc, wrappers call what
- *    they wrap. A call is nested while its stack pointer is below that of the one under way.
- *  - A block is recorded at the return, when its address is known; it is taken out at the entry of free
- *    and realloc, before another thread can be given the same address.
- *  - Whether a block is recorded is settled at the entry, as soon as its size is known. A function that calls
- *    no other allocating one needs no return probe if not; of the others the return is seen all the same,
- *    since what they call would otherwise have a second chance of being recorded.
- *  - A call that never returns (an exception, a thread that ends) must not hide those that follow: a
- *    later call at or above its stack pointer replaces it, and it is counted as missed.
+ *  - Only the outermost of nested allocator calls counts: musl's calloc calls malloc, and wrappers call the function
+ *    they wrap. A call is nested if its stack pointer is below that of the pending call.
+ *  - A block is recorded at the return, when its address is known. It is removed at the entry of free and realloc,
+ *    before another thread can be given the same address.
+ *  - The entry decides whether a block is recorded, as soon as the size is known. If it is not recorded, a function
+ *    that calls no other allocating function declines its return probe. Other functions keep the return probe,
+ *    because the inner call would otherwise be a second chance to record the block.
+ *  - A call that never returns (an exception, a thread that exits) must not hide later calls: a call at or above its
+ *    stack pointer replaces it and counts it as missed.
  */
 
-/* Throw the coin for a block of the process: its weight, or 0 if it is not recorded. */
+/* Decides at random whether to record a block: its weight, or 0 if it is not recorded. */
 static __always_inline u64 draw(const struct process *process, u64 size)
 {
 	u32 shift = process->sample_shift;
@@ -31,18 +31,21 @@ static __always_inline u64 draw(const struct process *process, u64 size)
 	return is_drawn(size, weight) ? weight : 0;
 }
 
-/* So much later a thread that frees has not been ending: what it does then takes a few milliseconds. */
+/*
+ * The end of a thread takes a few milliseconds: a thread that still frees this long after an unknown free was not
+ * ending then.
+ */
 #define THREAD_END_NS 500000000ULL
 
 /*
- * While blocks are sampled, calls are counted that say nothing of single blocks: how many were allocated and not
- * recorded, and how many unknown ones were freed. Their difference, with the recorded ones, is how many blocks the
- * process has more, exactly; what the estimates of the sites exceed it by was freed of older memory.
+ * While blocks are sampled, two events are counted without looking at single blocks: allocations that were not
+ * recorded, and frees of unknown blocks. With the recorded blocks, their difference is exactly by how many blocks the
+ * process has grown. If the estimates of the sites exceed it, the difference was freed from older memory.
  */
 
-/* One in so many frees of unknown blocks is looked at: whether it frees anything. A power of 2. */
+/* One in this many frees of unknown blocks is checked for whether it frees anything. A power of 2. */
 #define UNKNOWN_FREES_PER_LOOK 64
-/* The C library's allocator is one object file, malloc.o: so near free() is code of the allocator itself. */
+/* The C library's allocator is one object file, malloc.o, so code this near to free() belongs to the allocator. */
 #define ALLOCATOR_CODE_BYTES 0x6000
 
 static __always_inline void count_unrecorded(struct process *process)
@@ -51,9 +54,9 @@ static __always_inline void count_unrecorded(struct process *process)
 }
 
 /*
- * Whether a call of free() frees what the program has freed already: glibc gives the blocks of a thread's cache to it
- * a second time when the thread ends (malloc.c, tcache_thread_shutdown). And inside another allocator call, such as
- * realloc, it is that call's own business.
+ * Whether a call of free() releases no block of the program. When a thread ends, glibc frees the blocks in the
+ * thread's cache, which the program has freed already, a second time (malloc.c, tcache_thread_shutdown). A free
+ * inside another allocator call, such as realloc, is part of that call.
  */
 static __always_inline bool frees_nothing(struct pt_regs *ctx, u64 id)
 {
@@ -66,7 +69,7 @@ static __always_inline bool frees_nothing(struct pt_regs *ctx, u64 id)
 	return caller - PT_REGS_IP(ctx) + ALLOCATOR_CODE_BYTES < 2 * ALLOCATOR_CODE_BYTES;
 }
 
-/* A function that `calls_release` leaves the count to the other, which does not know the block any more. */
+/* After a function that `calls_release`, the inner free counts the block: it no longer finds it in the table. */
 static __always_inline void count_free_while_sampling(struct pt_regs *ctx, struct process *process, u64 id,
 						      bool is_known, bool calls_release)
 {
@@ -81,9 +84,9 @@ static __always_inline void count_free_while_sampling(struct pt_regs *ctx, struc
 }
 
 /*
- * Frees of unknown blocks tell of older ones, from before the attach or from when not every block was recorded, unless
- * a thread's end frees them a second time. So they count when the thread has gone on for a while; thread_exit drops
- * those of its last moments. The time is read for unknown blocks only.
+ * Counts a free of an unknown block. Such a block is older: from before the attach, or from when not every block was
+ * recorded. But a thread's end frees some blocks a second time, so these frees count only once the thread has lived
+ * for THREAD_END_NS longer; thread_exit drops those of its last moments. The clock is read for unknown blocks only.
  */
 static __always_inline void count_unmatched_free(struct process *process, u64 id)
 {
@@ -102,22 +105,21 @@ static __always_inline void count_unmatched_free(struct process *process, u64 id
 	}
 }
 
-/* What a session's entry handler returns to go without, or with, the return probe. */
+/* Return values of a session's entry handler: run or skip the return probe. */
 enum { WITH_RETURN = 0, WITHOUT_RETURN = 1 };
 
 /* In place of a result pointer: the call leaves the block where it is and returns its size. */
 #define RESULT_IS_SIZE 1
-/* The block that it returns is as large as the text in it. */
+/* In place of a result pointer: the call returns a block as large as the text in it. */
 #define RESULT_IS_TEXT 2
 
-/* Texts are measured in pieces of STACK_COPY_BYTES; of one that is longer only these are counted. */
+/* Texts are measured in pieces of STACK_COPY_BYTES, at most this many. */
 #define MAX_TEXT_PIECES 128
 
 /*
- * Whether code at `sp` runs inside the pending call. Its frame must lie below that call's, or at the same
- * place where it was reached by a tail call, and the call must still be under way: then its return
- * address has been replaced by that of the uprobes trampoline, the start of a page. After a longjmp out
- * of an allocator the word is something else.
+ * Whether code at `sp` runs inside the pending call. Its frame must lie below that call's frame, or at the same place
+ * after a tail call, and the call must not have ended. During the call, the return address is that of the uprobes
+ * trampoline, which is the start of a page. After a longjmp out of an allocator it is something else.
  */
 static __always_inline bool is_nested(const struct pending_call *pending, u64 sp)
 {
@@ -129,7 +131,9 @@ static __always_inline bool is_nested(const struct pending_call *pending, u64 sp
 	return return_address != pending->return_address && (return_address & 0xfff) == 0;
 }
 
-/* In place of the thread's last allocation, while blocks are sampled: a call is under way. No block is there. */
+/*
+ * In place of the thread's last allocation, while blocks are sampled: a call is pending. No block has this address.
+ */
 #define CALL_UNDER_WAY 1
 
 static __always_inline void mark_call(struct process *process, struct pending_call *pending, u64 id)
@@ -140,12 +144,12 @@ static __always_inline void mark_call(struct process *process, struct pending_ca
 	*last = last_allocation(id, CALL_UNDER_WAY);
 }
 
-/* The call returns. Whether a function that it called has counted the block as not recorded. */
+/* Ends a pending call. Returns whether an inner function has counted the block as not recorded. */
 static __always_inline bool unmark_call(struct process *process, struct pending_call *pending, u64 id)
 {
 	u64 *last = &process->last_allocations[id % LAST_ALLOCATIONS], before = pending->allocation_before;
 
-	/* 0: it began before blocks were sampled. */
+	/* 0: the call began before blocks were sampled. */
 	pending->allocation_before = 0;
 	if (before && *last == last_allocation(id, CALL_UNDER_WAY)) {
 		*last = before & ~1ULL;
@@ -157,15 +161,15 @@ static __always_inline bool unmark_call(struct process *process, struct pending_
 static __always_inline void give_up_pending(struct process *process, u32 tgid, struct pending_call *pending)
 {
 	count_loss(process, LOSS_RETURN_MISSED);
-	/* What became of realloc's old block is not known; most calls succeed. */
+	/* Whether realloc freed its old block is unknown; most calls succeed. */
 	if (pending->old_known)
 		subtract_from_site(process, tgid, &pending->old_block, false);
 	pending->entry_sp = 0;
 }
 
 /*
- * A block is about to be freed; the return of free tells nothing. A function that `calls_release` may go on
- * to another that has a probe, which must not take the same block for an unknown one.
+ * Releases a block at the entry of free; its return carries no information. A function that `calls_release` may call
+ * another probed one, which must not count the same block as unknown.
  */
 static __always_inline int release(struct pt_regs *ctx, struct process *process, u32 slot, u64 id, u64 address,
 				   bool calls_release)
@@ -192,7 +196,7 @@ static __always_inline int release(struct pt_regs *ctx, struct process *process,
 		return WITHOUT_RETURN;
 
 	thread = calls_release ? current_thread(id) : threads.lookup(&id);
-	/* Inside another allocator call it is that call's own business, such as a wrapper's. */
+	/* A free inside another allocator call is part of that call. */
 	if (!is_known && !(thread && (thread->pending.entry_sp || thread->released == address)))
 		count_unmatched_free(process, id);
 	if (thread)
@@ -201,9 +205,9 @@ static __always_inline int release(struct pt_regs *ctx, struct process *process,
 }
 
 /*
- * An allocator function is entered: `size` bytes are wanted. realloc hands in `old_address`, and
- * posix_memalign the `result_pointer` through which it returns the address or RESULT_IS_*; 0 otherwise.
- * It may do its work by calling another that has a probe: `calls_allocator`.
+ * Entry of a function that allocates `size` bytes. realloc passes `old_address`; posix_memalign passes the
+ * `result_pointer` through which it returns the address; other functions pass RESULT_IS_* or 0. With
+ * `calls_allocator`, the function may call another probed one.
  */
 static __always_inline int enter(struct pt_regs *ctx, struct process *process, u32 slot, u64 id, u64 size,
 				 u64 old_address, u64 result_pointer, bool calls_allocator)
@@ -257,7 +261,7 @@ static __always_inline int enter(struct pt_regs *ctx, struct process *process, u
 	return WITH_RETURN;
 }
 
-/* The length of a text in the process, with its end. */
+/* The length of a text in the process, including its terminator. */
 static __always_inline u64 text_bytes(struct thread *thread, u64 address)
 {
 	u64 bytes = 0;
@@ -271,7 +275,7 @@ static __always_inline u64 text_bytes(struct thread *thread, u64 address)
 			return bytes;
 		if (got < STACK_COPY_BYTES)
 			return bytes + got;
-		/* The last byte read has been made an end. */
+		/* The last byte of the copy is a terminator, not the text's. */
 		bytes += STACK_COPY_BYTES - 1;
 	}
 	return bytes;
@@ -294,7 +298,7 @@ static __always_inline u64 result_of(struct pt_regs *ctx, struct process *proces
 	return address;
 }
 
-/* Put the new block of the pending call, whose stack has been walked, into the books. */
+/* Records the new block of the pending call, whose stack has been walked. */
 static __always_inline int record_block(struct process *process, void *blocks, u64 id, struct thread *thread)
 {
 	const struct pending_call *pending = &thread->pending;
@@ -317,26 +321,26 @@ static __always_inline int record_block(struct process *process, void *blocks, u
 	block.tid = (u32)id;
 	block.kind = KIND_HEAP;
 	note_last_allocation(process, thread, id, pending->new_address);
-	/* No other thread can free the block yet: nobody has been told its address. */
+	/* No other thread can free the block yet: malloc has not returned its address. */
 	if (put_block(process, tgid, blocks, pending->new_address, &block))
 		add_to_site(process, site, &block);
 	return 0;
 }
 
-/* Walk the stack, or go on with it, and then record the block. */
+/* Walks the stack, or continues the walk, and then records the block. */
 static __always_inline int walk_and_record(struct pt_regs *ctx, struct process *process, u32 slot,
 					   void *blocks, u64 id, struct thread *thread)
 {
 	walk_on(thread, &process->python, mappings_of(slot));
 #ifdef WALK_BY_TAIL_CALLS
 	if (thread->scratch.walk.end == WALK_GOES_ON)
-		/* Does not return, unless there have been too many. */
+		/* Returns only if there were too many tail calls. */
 		continuations.call(ctx, 0);
 #endif
 	return record_block(process, blocks, id, thread);
 }
 
-/* An allocator function returns. */
+/* Return of an allocator function. */
 static __always_inline int leave(struct pt_regs *ctx)
 {
 	u64 id = current_id();
@@ -356,7 +360,7 @@ static __always_inline int leave(struct pt_regs *ctx)
 	if (!thread)
 		return 0;
 	pending = &thread->pending;
-	/* The return has popped one word; any other stack pointer is that of a nested call. */
+	/* The return has popped one word; any other stack pointer belongs to a nested call. */
 	if (!pending->entry_sp || PT_REGS_SP(ctx) != pending->entry_sp + sizeof(u64))
 		return 0;
 	pending->entry_sp = 0;
@@ -368,7 +372,7 @@ static __always_inline int leave(struct pt_regs *ctx)
 
 	address = result_of(ctx, process, pending);
 	if (pending->old_known) {
-		/* A failed realloc leaves the old block as it was, but realloc(p, 0) has freed it. */
+		/* A failed realloc leaves the old block unchanged, but realloc(p, 0) has freed it. */
 		if (address == 0 && pending->size != 0) {
 			if (!put_block(process, tgid, blocks, pending->old_address, &pending->old_block))
 				subtract_from_site(process, tgid, &pending->old_block, false);
@@ -390,14 +394,14 @@ static __always_inline int leave(struct pt_regs *ctx)
 		return 0;
 	}
 	if (is_counted)
-		/* It is recorded after all. */
+		/* The inner function counted it, but it is recorded now. */
 		__sync_fetch_and_add(&call_counter(process)->unrecorded, -1);
 	pending->new_address = address;
 	begin_walk(thread, pending->function_ip, ctx);
 	return walk_and_record(ctx, process, slot, blocks, id, thread);
 }
 
-/* leave, continued by a tail call. */
+/* Continues `leave` after a tail call. */
 static __always_inline int leave_continued(struct pt_regs *ctx)
 {
 	u64 id = current_id();

@@ -2,22 +2,22 @@
 /*
  * The books: blocks in `live`, counters in `sites`, frames in `stacks`.
  *
- * For every site, live = the sum over what its blocks in the live table stand for (sampling.h), at every
- * moment outside these functions; for the process likewise. Therefore whoever deletes a block's entry, and
- * only who succeeds in that, subtracts it.
+ * For every site, the live counters equal the sum of what its blocks in the live table stand for (sampling.h), at
+ * every moment outside these functions; likewise for the process. Therefore only the code path that successfully
+ * deletes a block's entry may subtract the block.
  */
 
 /*
- * Whether somebody reads what is recorded at `now_ns`. Where nobody has for too long, recording stops: probes
- * in place cost little as long as they do nothing. A daemon that comes back begins anew, since frees are missed
- * from here on. Asked only where the time is known anyway.
+ * Whether a daemon reads the records at `now_ns`. After too long without one, recording stops, so that the probes
+ * cost little. A daemon that returns starts over, because frees are missed from here on. Callers use this only where
+ * they read the clock anyway.
  */
 static __always_inline bool is_attended(struct process *process, u64 now_ns)
 {
 	u32 zero = 0;
 	struct heartbeat *last = heartbeat.lookup(&zero);
 
-	/* The beat may be a little later than now. */
+	/* The heartbeat may be slightly later than now. */
 	if (!last || !last->timeout_ns || (s64)(now_ns - last->beat_ns) <= (s64)last->timeout_ns)
 		return true;
 	process->state = STATE_UNATTENDED;
@@ -25,7 +25,7 @@ static __always_inline bool is_attended(struct process *process, u64 now_ns)
 	return false;
 }
 
-/* How often a thread tries to raise a peak that others are raising too. */
+/* How often a thread tries to raise a peak that other threads are raising too. */
 #define PEAK_ROUNDS 4
 
 static __always_inline void raise_peak(s64 *peak, s64 live)
@@ -46,11 +46,11 @@ static __always_inline void raise_peak(s64 *peak, s64 live)
 }
 
 /*
- * Tell the daemon that a site's counters are others than when it read them; called after the change. A reading
- * begins a new `reading` first, then takes what is listed, then looks at those sites. So whoever still sees the old
- * number has changed the site before that, and it is listed under that number already, or is about to be. What is
- * listed under the new one meanwhile may be changed again under the same number: the daemon looks at it once more
- * with the next reading. Listed first, then noted: another thread must not rely on what is not there yet.
+ * Reports to the daemon that a site's counters have changed; called after the change. A reading first increments
+ * `reading`, then takes the list, then reads the listed sites. A program that still sees the old number changed the
+ * site before that, so the site is listed under the old number, or is about to be. A site listed under the new number
+ * may change again under the same number; the next reading reads it again. List the site before setting `listed`:
+ * another thread must not rely on an entry that does not exist yet.
  */
 static __always_inline void note_change(struct process *process, struct site *site, u32 kind, u64 stack_id)
 {
@@ -107,9 +107,9 @@ static __always_inline void subtract_from_site(struct process *process, u32 tgid
 }
 
 /*
- * The block that a thread allocated last, in one word: with what of the tid is not the word's place in the
- * process. Two threads may have the same place: then the word is the other's, and the thread's own memory
- * tells. It is asked no more often than that, since the look-up costs 40 ns.
+ * The block that a thread allocated last, in one word: its address, and the bits of the tid that the word's index in
+ * the process does not have. Two threads can share an index. If the word belongs to the other thread, look in the
+ * thread's own entry; only then, since this look-up costs 40 ns.
  */
 #define USER_ADDRESS_BITS 47
 
@@ -127,8 +127,8 @@ static __always_inline void note_last_allocation(struct process *process, struct
 }
 
 /*
- * Whether a block that is freed was temporary: the last that this thread allocated. heaptrack counts in the
- * order of all threads' calls, and a free of another block ends it too.
+ * Whether a freed block was temporary: the last block that this thread allocated. heaptrack differs: it uses the
+ * order of all threads' calls, and a free of another block ends the state too.
  */
 static __always_inline bool is_temporary(struct process *process, u64 id, const struct live_block *block,
 					 u64 address)
@@ -144,7 +144,7 @@ static __always_inline bool is_temporary(struct process *process, u64 id, const 
 	return thread && thread->last_address == address;
 }
 
-/* Keep the stack of the current thread under its hash, unless it is known. */
+/* Stores the stack of the current thread under its hash, unless it is stored already. */
 static __always_inline void keep_stack(struct process *process, u32 tgid, u64 stack_id, struct stack *stack)
 {
 	struct stack_key key = { .tgid = tgid, .stack_id = stack_id };
@@ -158,10 +158,10 @@ static __always_inline void keep_stack(struct process *process, u32 tgid, u64 st
 }
 
 /*
- * Whether the daemon may be removing a site: one without blocks that has not changed for long. What is added to such
- * a site would be lost. The daemon says so first, and waits for an RCU grace period before it removes anything, and
- * for another one before it takes that back. The entry may be removed under our eyes, and its memory be another
- * site's at once; then the key leads elsewhere.
+ * Whether the daemon may be removing a site: one without blocks that has not changed for long. Whatever is added to
+ * such a site would be lost. The daemon sets `removed_before` and waits for an RCU grace period before it removes
+ * sites, and for another one before it resets it. The entry may be removed while this runs and its memory reused for
+ * another site; then the key leads to another entry.
  */
 static __always_inline bool is_being_removed(const struct process *process, struct site_key *key,
 					     const struct site *site)
@@ -172,8 +172,8 @@ static __always_inline bool is_being_removed(const struct process *process, stru
 }
 
 /*
- * The site of `stack`, made if it is new; sets *stack_id to the one that its blocks must carry.
- * No room, or it is being removed: the overflow site, which the daemon made at attach.
+ * The site of `stack`, created if it is new; sets *stack_id to the stack ID for its blocks. If there is no room, or
+ * the site is being removed, returns the overflow site, which the daemon created at attach.
  */
 static __always_inline struct site *site_of(struct process *process, u32 tgid, u32 kind,
 					    struct stack *stack, u64 *stack_id)
@@ -186,7 +186,10 @@ static __always_inline struct site *site_of(struct process *process, u32 tgid, u
 		return site;
 
 	if (!site && process->site_count - process->sites_removed < MAX_PROCESS_SITES) {
-		/* The stack first, so that whoever sees the site finds it. Another thread may be as far as we are. */
+		/*
+		 * The stack comes first, so that every reader of the site finds it. Another thread may do the same at
+		 * this moment.
+		 */
 		keep_stack(process, tgid, *stack_id, stack);
 		if (sites.insert(&key, &empty) == 0)
 			__sync_fetch_and_add(&process->site_count, 1);
@@ -202,7 +205,9 @@ static __always_inline struct site *site_of(struct process *process, u32 tgid, u
 	return sites.lookup(&key);
 }
 
-/* Take the block at `address` out of the live table into *block. Returns whether this call did it. */
+/*
+ * Removes the block at `address` from the live table and copies it to *block. Returns whether this call removed it.
+ */
 static __always_inline bool take_block(void *blocks, u64 address, struct live_block *block)
 {
 	struct live_block *entry = bpf_map_lookup_elem(blocks, &address);
@@ -213,7 +218,7 @@ static __always_inline bool take_block(void *blocks, u64 address, struct live_bl
 	return bpf_map_delete_elem(blocks, &address) == 0;
 }
 
-/* Put a new block into the live table. Returns whether there was room. */
+/* Inserts a new block into the live table. Returns whether there was room. */
 static __always_inline bool put_block(struct process *process, u32 tgid, void *blocks, u64 address,
 				      struct live_block *block)
 {
@@ -221,7 +226,7 @@ static __always_inline bool put_block(struct process *process, u32 tgid, void *b
 
 	if (bpf_map_update_elem(blocks, &address, block, BPF_NOEXIST) == 0)
 		return true;
-	/* Either full, or the address is taken by a block whose free was not seen. */
+	/* The table is full, or the address belongs to a block whose free was missed. */
 	if (take_block(blocks, address, &stale)) {
 		subtract_from_site(process, tgid, &stale, false);
 		count_loss(process, LOSS_FREE_MISSED);
@@ -232,7 +237,7 @@ static __always_inline bool put_block(struct process *process, u32 tgid, void *b
 	return false;
 }
 
-/* The memory of the current thread, made if it is new; NULL: no room. */
+/* The entry of the current thread, created if it is new; NULL: no room. */
 static __always_inline struct thread *current_thread(u64 id)
 {
 	struct thread *thread = threads.lookup(&id);

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Blocks that a sampler inside the process announces: probes `otel_memory:alloc(block, size, weighted_bytes)` and
- * `otel_memory:free(block)`, of sampled blocks alone. Which ones, and what each stands for, is settled there by the rule
- * of sampling.h; the rest is as for blocks that are drawn here.
+ * Blocks that a sampler inside the process announces, by the probes `otel_memory:alloc(block, size, weighted_bytes)`
+ * and `otel_memory:free(block)`, for sampled blocks only. The sampler chooses the blocks and their weights by the
+ * rule of sampling.h; everything else is as for blocks that are drawn here.
  *
  * Rules:
- *  - A probe is an instruction in the middle of a function, and never gets a return probe.
- *  - The process may say what it likes: figures that no block can have are of no block.
- *  - A free of an unknown block says nothing. Nor does it say whether a block was temporary: what else the thread
- *    allocated meanwhile was not announced.
+ *  - A probe is an instruction in the middle of a function and never gets a return probe.
+ *  - The process is not trusted: figures that no block can have are ignored.
+ *  - A free of an unknown block is ignored. No block counts as temporary, because the thread's other allocations in
+ *    the meantime were not announced.
  */
 
-/* No block is larger, nor does one stand for more: estimates of it fit into their words. */
+/* The largest size and weight of a block: estimates fit into their words. */
 #define ANNOUNCED_BYTES_MAX (1ULL << 46)
 
-/* What a probe says of a block. */
+/* The arguments of a probe. */
 struct announced_block {
 	u64 address;
 	u64 size;
@@ -60,7 +60,7 @@ static __always_inline u64 register_numbered(struct pt_regs *ctx, u8 number)
 	return 0;
 }
 
-/* An argument of a probe. Returns whether it could be read. */
+/* Reads an argument of a probe. Returns whether it was readable. */
 static __always_inline bool read_operand(struct pt_regs *ctx, const struct probe_operand *operand, u64 *value)
 {
 	u64 word = operand->displacement;
@@ -87,10 +87,7 @@ static __always_inline int release_announced(struct process *process, u32 tgid, 
 	return 0;
 }
 
-/*
- * The interval of a sampler is known by what small blocks of it stand for: R + s/2, nearly, where s is much smaller
- * than R.
- */
+/* Derives the sampler's interval R from the weight of a small block: nearly R + s/2, if s is much smaller than R. */
 static __always_inline void note_interval(struct process *process, u64 size, u64 weight)
 {
 	u64 interval = weight - size / 2;
@@ -121,7 +118,10 @@ static __always_inline int announce(struct pt_regs *ctx, struct process *process
 	begin_walk(thread, 0, ctx);
 	walk_on(thread, &process->python, mappings_of(slot));
 #if defined(WALK_BY_TAIL_CALLS) && !defined(ATTACH_BY_SESSION)
-	/* With sessions, what walks on is of another attach type: the walk ends here. They came after may_goto. */
+	/*
+	 * With sessions, the continuation has another attach type, so the walk ends here. Sessions are newer than
+	 * may_goto.
+	 */
 	if (thread->scratch.walk.end == WALK_GOES_ON)
 		continuations.call(ctx, 0);
 #endif

@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Which blocks are recorded when not all are, and what each then stands for.
+ * Which blocks are recorded when not all are, and what each recorded block stands for.
  *
- * A block of s bytes is recorded with probability 1 - exp(-s/T), as if a mark fell on one byte in T: large
- * blocks always are. It then stands for
+ * A block of s bytes is recorded with probability 1 - exp(-s/T), as if a mark fell on one byte in T: large blocks
+ * always are. It then stands for
  *
- *	c = s / (1 - exp(-s/T)) = T f(s/T)		f(x) = x / (1 - exp(-x))
+ * 	c = s / (1 - exp(-s/T)) = T f(s/T)              f(x) = x / (1 - exp(-x))
  *
  * bytes, its weight, and for c/s blocks (Horvitz and Thompson 1952: each counts 1 over its probability).
  *
  * Rules:
- *  - c is a whole number, and the coin is then thrown for the probability s/c: whatever rounding c has been
- *    through, what is recorded is right on average. f only decides how often.
- *  - c is kept with the block, so that a free takes away what the block added, whatever T is by then.
- *  - Blocks of no bytes are sampled as if they had one.
+ *  - c is a whole number, and the block is then drawn with probability s/c. So estimates are unbiased however c was
+ *    rounded; f only decides how often blocks are recorded.
+ *  - c is stored with the block, so a free subtracts exactly what the block added, even if T has changed.
+ *  - Blocks of 0 bytes are sampled as if they had 1.
  *
- * Nothing here is of the kernel but random_u32(), which the includer defines: tests run it as it is.
+ * Nothing here depends on the kernel but random_u32(), which the includer defines: tests run this file as it is.
  */
 
-/* f is kept at so many points a T. Straight lines between them lie above it, so that c >= s. */
+/* Points of f per T. Straight lines between them lie above f, so that c >= s. */
 #define CURVE_STEP_SHIFT 3
-/* From 16 T on every block is recorded: the others would be missed once in 9 million times. */
+/* From 16 T on, every block is recorded; the exact probability would miss one in 9 million. */
 #define CURVE_END_SHIFT 4
 
 static __always_inline __u64 sampled_bytes(__u64 size)
@@ -28,7 +28,7 @@ static __always_inline __u64 sampled_bytes(__u64 size)
 	return size ? size : 1;
 }
 
-/* The bytes that a block of `size` stands for if it is recorded. T = 2^shift; shift 0: exact. */
+/* The bytes that a recorded block of `size` stands for. T = 2^shift; shift 0: exact. */
 static __always_inline __u64 weight_of(const struct sampling_curve *curve, __u32 shift, __u64 size)
 {
 	const __u32 fraction_bits = MAX_SAMPLE_SHIFT - CURVE_STEP_SHIFT;
@@ -47,8 +47,8 @@ static __always_inline __u64 weight_of(const struct sampling_curve *curve, __u32
 }
 
 /*
- * Throw the coin for a block: true with probability size/weight. 32 random bits settle it, but for one time
- * in 4 billion, when 32 more do.
+ * Draws a block: true with probability size/weight. 32 random bits decide, except once in 4 billion draws, when 32
+ * more do.
  */
 static __always_inline bool is_drawn(__u64 size, __u64 weight)
 {
@@ -77,7 +77,7 @@ static __always_inline __u64 estimated_count(__u64 size, __u64 weight)
 	return weight == bytes ? COUNT_UNIT : (weight * COUNT_UNIT + bytes / 2) / bytes;
 }
 
-/* And to their variances, (1 - p) / p^2 of what it is itself: in units that sums of 64 bits can take. */
+/* What it adds to their variances: (1 - p) / p^2 times its square, in units whose sums fit into 64 bits. */
 
 static __always_inline __u64 bytes_variance(__u64 size, __u64 weight)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * The address space: mmap, munmap, mremap, brk, mprotect and madvise of traced processes, reported to the
- * daemon one by one. Which bytes are whose is worked out there (src/bpfleakd/table/address_map.py): maps
- * have no look-up by range.
+ * The address space: mmap, munmap, mremap, brk, mprotect and madvise of traced processes, reported to the daemon one
+ * by one. The daemon works out which bytes belong to whom (src/bpfleakd/table/address_map.py), because BPF maps have
+ * no look-up by range.
  *
  * Rules:
- *  - What takes addresses away is reported at its entry, what gives them at its exit: no other thread's
- *    event about the same addresses can come in between.
- *  - What an allocator does for itself is marked and has no stack: it is the heap's.
+ *  - Calls that remove addresses are reported at their entry, calls that add addresses at their exit: no other
+ *    thread's event about the same addresses can come in between.
+ *  - Calls that an allocator makes are marked and have no stack: they belong to the heap.
  */
 
 enum {
@@ -48,15 +48,15 @@ static __always_inline struct pt_regs *user_registers(void)
 }
 
 /*
- * Whether one more event of a process may go into the ring. All processes share it, and each may put in only so
- * many between two readings: a storm of one leaves room to the others.
+ * Whether the ring has room for another event of this process. All processes share the ring, and each has a quota
+ * between two readings, so a storm of one process leaves room to the others.
  */
 static __always_inline bool has_room(struct process *process)
 {
 	u32 reading = process->reading;
 
 	if (process->space_reading != reading) {
-		/* Of threads that come here at once one count or another is lost, which the limit can bear. */
+		/* Concurrent threads may lose counts here; the limit tolerates that. */
 		process->space_reading = reading;
 		process->space_count = 0;
 	}
@@ -67,7 +67,7 @@ static __always_inline void report(struct process *process, u64 id, u32 number, 
 				   u64 stack_id, bool inside_allocator)
 {
 	struct pt_regs *user = user_registers();
-	/* Before the time, so that whoever read the peak earlier than that knows it to be of before the event. */
+	/* Taken before the time: a peak that was read before that time is older than the event. */
 	s64 heap_peak_bytes = __sync_lock_test_and_set(&process->peak_live_bytes, process->live_bytes);
 	struct space_event event = {
 		.time_ns = bpf_ktime_get_ns(),
@@ -90,7 +90,7 @@ static __always_inline void report(struct process *process, u64 id, u32 number, 
 	}
 }
 
-/* Whether a call that has returned is reported without its stack: most calls that failed have done nothing. */
+/* Whether a failed call is reported, without its stack: most failed calls have changed nothing. */
 static __always_inline bool is_partly_done(u32 number, s64 result)
 {
 	return number == SYSCALL_MUNMAP || number == SYSCALL_MREMAP || result == -ENOMEM;

@@ -2,22 +2,24 @@
 /*
  * No program runs on a private stack.
  *
- * Since Linux 6.13 (a76ab5731e32) the JIT gives a program of type kprobe, tracepoint or raw tracepoint that uses 64
- * bytes of stack or more a *private stack*: memory per CPU, on the ground that such programs do not nest there. Uprobe
- * programs can be preempted (8c7dcb84e3b7, 88bf18581375), tracepoint programs may come to be. The next thread on that
- * CPU would then run over the locals of the one that waits: wrong books, or a wild pointer in the kernel.
+ * Since Linux 6.13 (a76ab5731e32), the JIT gives programs of type kprobe, tracepoint or raw tracepoint that use 64
+ * bytes of stack or more a *private stack*: memory per CPU, on the assumption that such programs do not nest on a
+ * CPU. But uprobe programs can be preempted (8c7dcb84e3b7, 88bf18581375), and tracepoint programs may follow. The
+ * next thread on that CPU would then overwrite the locals of the preempted program: wrong books, or a wild pointer in
+ * the kernel.
  *
  * Therefore, whatever a kernel does about private stacks:
- *  - Every program contains a tail call, reachable for the verifier. One with a tail call gets no private stack.
- *  - The tail call is where a program finds that it runs on another stack than its context, which the kernel keeps on
- *    the stack of the task. It does nothing then: it has no local that anything depends on so far.
+ *  - Every program contains a tail call that the verifier considers reachable. A program with a tail call gets no
+ *    private stack.
+ *  - The tail call is placed where a program detects that it runs on another stack than its context, which the kernel
+ *    keeps on the task's stack. The program then does nothing; it has no meaningful locals yet.
  *  - The loader looks for the private stack in the machine code (src/bpfleakd/kernel/compilation/machine_code.py).
  *
- * A program array takes programs of one type and attach type, so that each kind of program has one (and bcc rewrites
- * no map in a macro). None is ever filled.
+ * A program array takes programs of one type and attach type, so each kind of program has its own (and bcc does not
+ * rewrite maps in a macro). All remain empty.
  */
 
-/* A kernel stack has 4 pages; with KASAN 8. */
+/* A kernel stack has 4 pages, with KASAN 8. */
 #define TASK_STACK_BYTES 0x8000
 
 /* Whether this program's locals lie below its context, on the same stack. LLVM has no name for the frame pointer. */
@@ -29,7 +31,7 @@ static __always_inline bool is_on_task_stack(void *ctx)
 	return distance < TASK_STACK_BYTES;
 }
 
-/* Every program calls one of these first, and returns if it may not run. */
+/* Every program calls one of these first, and returns if the result is false. */
 
 BPF_PROG_ARRAY(no_heap_programs, 1);
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * System calls of traced processes: those that change address spaces (space.h), and those that open or close
- * descriptors (descriptors.h). They share their programs, since each program that walks costs the verifier 0.1 s.
+ * descriptors (descriptors.h). They share programs, because each program with a walk costs the verifier 0.1 s.
  */
 
 /*
- * What the syscall tracepoints hand over: perf_call_bpf_enter and _exit in kernel/trace/trace_syscalls.c.
- * The arguments are taken from the caller's registers, which keep them until the call returns.
+ * The contexts of syscall tracepoints: perf_call_bpf_enter and _exit in kernel/trace/trace_syscalls.c. Arguments are
+ * read from the caller's registers, which stay unchanged until the call returns.
  */
 struct syscall_enter {
 	u64 common;
@@ -20,7 +20,7 @@ struct syscall_exit {
 	s64 result;
 };
 
-/* A call is made that takes addresses or a descriptor away. */
+/* Entry of a call that removes addresses or a descriptor. */
 static __always_inline int enter_syscall(struct syscall_enter *ctx)
 {
 	u64 id = current_id();
@@ -75,7 +75,7 @@ static __always_inline int walk_syscall(struct syscall_exit *ctx, struct process
 	return 0;
 }
 
-/* A call returns. */
+/* Return of a call. */
 static __always_inline int leave_syscall(struct syscall_exit *ctx)
 {
 	u64 id = current_id();
@@ -103,7 +103,10 @@ static __always_inline int leave_syscall(struct syscall_exit *ctx)
 		return 0;
 	thread = current_thread(id);
 	if (!thread) {
-		/* Perhaps an allocator made it: as the thread's blocks are not recorded, its mappings are not charged. */
+		/*
+		 * An allocator may have made the call: the thread's blocks are not recorded, so its mappings are not
+		 * charged.
+		 */
 		count_loss(process, LOSS_THREAD_FULL);
 		if (is_space)
 			report(process, id, ctx->number, SPACE_EXIT, ctx->result, 0, true);
