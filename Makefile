@@ -1,22 +1,22 @@
-# bpfleakd: `make help` lists what can be done here.
+# bpfleakd: `make help` lists the targets.
 
 PYTHON := .venv/bin/python
 PREFIX ?= /opt/bpfleakd
 BINDIR ?= /usr/local/bin
 MANDIR ?= /usr/local/share/man
 PYTEST_ARGS ?=
-# A test that fails is run once more, a few in all; the summary shows the first failure.
+# A test that fails runs once more, a few per run; the summary shows the first failure.
 ONCE_MORE := --reruns 1 --max-suite-reruns 6 --rerun-show-tracebacks
-# How many tests run at a time; of the short kernel tests more, since they mostly wait.
+# How many tests run in parallel; more of the short kernel tests, which mostly wait.
 JOBS ?= 2
 KERNEL_JOBS ?= 3
 BENCH_ARGS ?=
 FUZZ_S ?= 300
 
-# Tests and benchmarks start hundreds of daemons and commands: with cached bytecode, in half the time.
+# Tests and benchmarks start hundreds of daemons and commands; cached bytecode halves the time.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Which packages `setup` installs: run, demo, test or bench (scripts/setup). A target below may want more.
+# Which packages `setup` installs: run, demo, test or bench (scripts/setup). Some targets below set more.
 FOR ?= run
 
 .DEFAULT_GOAL := help
@@ -37,7 +37,7 @@ demo: setup ## Trace a leaking service until the verdict, in a minute and a half
 
 .PHONY: test
 test: FOR := test
-test: lint test-unit test-kernel test-attacks ## Lint, unit tests, kernel tests but the long ones, attacks
+test: lint test-unit test-kernel test-attacks ## Lint, unit tests, short kernel tests, short attacks
 
 .PHONY: lint
 lint: FOR := test
@@ -59,21 +59,21 @@ test-kernel: setup ## Load BPF and trace real programs (as root)
 
 .PHONY: test-long
 test-long: FOR := test
-test-long: setup ## The kernel tests that take long, and all ways to attach, in some 20 minutes (as root)
+test-long: setup ## Long kernel tests, and all attach methods, in some 20 minutes (as root)
 	$(PYTHON) -m pytest -n $(JOBS) --dist worksteal $(ONCE_MORE) -m long tests/kernel $(PYTEST_ARGS)
 
 .PHONY: test-attacks
 test-attacks: FOR := test
-test-attacks: setup ## Attacks of hostile processes in short, in a minute and a half (as root)
+test-attacks: setup ## Short attacks by hostile processes, in a minute and a half (as root)
 	$(PYTHON) -m pytest -n $(JOBS) --dist worksteal $(ONCE_MORE) tests/hostile $(PYTEST_ARGS)
 
-# In `test-hostile` each attack goes on for so long, or is tried so often.
+# How long each attack of `test-hostile` lasts, or how often it is repeated.
 HOSTILE_S ?= 30
 ROUNDS ?= 5
 
 .PHONY: test-hostile
 test-hostile: FOR := test
-test-hostile: setup ## Attacks at length: floods, forged files, other users (HOSTILE_S=30, ROUNDS=5; as root)
+test-hostile: setup ## Long attacks: floods, forged files, other users (HOSTILE_S=30, ROUNDS=5; as root)
 	HOSTILE_S=$(HOSTILE_S) ROUNDS=$(ROUNDS) $(PYTHON) -m pytest tests/hostile -v -rP $(PYTEST_ARGS)
 
 .PHONY: test-system
@@ -86,44 +86,44 @@ test-stress: FOR := test
 test-stress: setup ## Kills, 2,000 attaches, a soak of 20 minutes (SOAK_S, CYCLES, KILLS; hours, as root)
 	$(PYTHON) -m pytest tests/stress -v -rP $(PYTEST_ARGS)
 
-# A release of Debian's suites (6.1, 6.12-rt) or a package; none, voluntary, lazy or full: scripts/test-vm.
+# KERNEL: a release in Debian's suites (6.1, 6.12-rt), or a package. PREEMPT: none, voluntary, lazy or full. scripts/test-vm.
 KERNEL ?= 6.1
 PREEMPT ?=
-# Instead of the tests that scripts/test-vm lists.
+# Tests to run instead of those that scripts/test-vm lists.
 VM_TESTS ?=
 VM_MATRIX ?= 6.1 6.12 6.12-rt 6.18:lazy 6.18:full 7.3:lazy 7.3:full 7.3-rt
 
 .PHONY: test-vm
 test-vm: FOR := vm
-test-vm: setup ## Preemption and what kernels differ in, on KERNEL (6.1) with PREEMPT, in qemu (as root)
+test-vm: setup ## Test preemption and kernel differences on KERNEL (6.1) with PREEMPT, in qemu (as root)
 	KERNEL=$(KERNEL) PREEMPT=$(PREEMPT) scripts/test-vm $(VM_TESTS)
 
 .PHONY: test-vm-matrix
 test-vm-matrix: FOR := vm
-test-vm-matrix: setup ## The same on every kernel of VM_MATRIX (KERNEL or KERNEL:PREEMPT), one after the other
+test-vm-matrix: setup ## The same on each kernel in VM_MATRIX (KERNEL or KERNEL:PREEMPT)
 	@failed=; for each in $(VM_MATRIX); do preempt=$${each#*:}; [ "$$preempt" != "$$each" ] || preempt=; \
 		KERNEL=$${each%:*} PREEMPT=$$preempt scripts/test-vm || failed="$$failed $$each"; done; \
 		[ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
 
-# Releases of Debian that `test-distributions` sets up from nothing.
+# Debian releases that `test-distributions` sets up from scratch.
 DISTRIBUTIONS ?= trixie
 
 .PHONY: test-distributions
 test-distributions: FOR := vm
-test-distributions: setup ## Set-up, demo and tests on another Debian's user space (DISTRIBUTIONS=trixie; as root)
+test-distributions: setup ## Setup, demo and tests on another Debian release (DISTRIBUTIONS=trixie; as root)
 	@set -e; for each in $(DISTRIBUTIONS); do scripts/test-distributions $$each; done
 
 .PHONY: test-image
 test-image: FOR := image
-test-image: setup ## Build the image, run it as Kubernetes would, wait for the verdict on a leak (as root)
+test-image: setup ## Build the container image, run it as in Kubernetes, wait for the verdict on a leak (as root)
 	scripts/test-image
 
 .PHONY: fuzz
 fuzz: FOR := test
-fuzz: setup ## Damaged files, names, perf maps, /proc, messages, requests, for FUZZ_S seconds (300)
+fuzz: setup ## Fuzz the parsers of files, names, perf maps, /proc, messages, requests for FUZZ_S seconds (300)
 	scripts/fuzz $(FUZZ_S)
 
-# Samples of each of the five programs.
+# Stacks to sample from each of the five programs.
 VERIFY_STACKS ?= 1000
 
 .PHONY: verify-stacks
@@ -131,7 +131,7 @@ verify-stacks: FOR := test
 verify-stacks: setup ## Compare thousands of stacks with gdb's, frame by frame (VERIFY_STACKS=1000 a program)
 	VERIFY_STACKS=$(VERIFY_STACKS) $(PYTHON) -m pytest tests/kernel/test_stacks_against_gdb.py -v -rP $(PYTEST_ARGS)
 
-# Stacks of each interpreter.
+# Stacks to sample from each interpreter.
 VERIFY_PYTHON_STACKS ?= 1000
 
 .PHONY: verify-python-stacks
@@ -140,31 +140,31 @@ verify-python-stacks: setup ## Compare thousands of Python stacks with sys._getf
 	scripts/unpack-pythons build/pythons
 	VERIFY_PYTHON_STACKS=$(VERIFY_PYTHON_STACKS) $(PYTHON) -m pytest tests/kernel/test_python_stacks.py -v -rP $(PYTEST_ARGS)
 
-# For how long each of six is watched.
+# How long each of the six runtimes is watched, in seconds.
 HEALTHY_S ?= 600
 
 .PHONY: healthy-runtimes
 healthy-runtimes: FOR := test
-healthy-runtimes: setup ## Java, Node.js and .NET that churn or idle, all at once, for HEALTHY_S (600): no leak (as root)
+healthy-runtimes: setup ## Trace Java, Node.js and .NET programs that churn or idle for HEALTHY_S (600): no leak (as root)
 	HEALTHY_S=$(HEALTHY_S) $(PYTHON) -m pytest tests/kernel/test_healthy_runtimes.py -v -rP $(PYTEST_ARGS)
 
 .PHONY: verdict-simulation
 verdict-simulation: FOR := test
-verdict-simulation: setup ## Error rates of the verdicts on made-up call sites; draws docs/verdicts.svg
+verdict-simulation: setup ## Error rates of the verdicts on simulated call sites; draws docs/verdicts.svg
 	$(PYTHON) -m bench.verdict_simulation
 
 VERDICTS_ARGS ?=
 
 .PHONY: verdicts
 verdicts: FOR := test
-verdicts: setup ## Try the verdicts on programs of known truth, for 10 minutes; writes docs/verdicts.md (as root)
+verdicts: setup ## Check the verdicts on programs with known leaks, for 10 minutes; writes docs/verdicts.md (as root)
 	$(PYTHON) -m bench.verdicts $(VERDICTS_ARGS)
 
 HEALTHY_ARGS ?=
 
 .PHONY: verdicts-hard
 verdicts-hard: FOR := test
-verdicts-hard: setup ## The same on a busy machine, sampled, and with a daemon that is killed; writes docs/verdicts.md (as root)
+verdicts-hard: setup ## The same on a busy machine, sampled, and with daemon crashes; writes docs/verdicts.md (as root)
 	$(PYTHON) -m bench.verdicts --hard --seconds 180 $(VERDICTS_ARGS)
 
 .PHONY: verdicts-inside
@@ -184,20 +184,20 @@ released-leaks: setup ## Find known leaks of released packages, from PyPI, for 1
 
 .PHONY: bench
 bench: FOR := bench
-bench: setup ## Measure what tracing costs, against its peers (BENCH_ARGS=--short, --strict, or names)
+bench: setup ## Measure what tracing costs, against other tools (BENCH_ARGS=--short, --strict, or names)
 	$(PYTHON) -m bench.run $(BENCH_ARGS)
 
 .PHONY: inside
-inside: ## Build build/inside/libbpfleak.so, which samples from inside a program
+inside: ## Build build/inside/libbpfleak.so, the sampler inside a program
 	@$(MAKE) --silent -C inside BUILD=$(CURDIR)/build/inside
 
 .PHONY: check-inside
-check-inside: ## Its stress test, with every allocator that is here and under valgrind (2 minutes)
+check-inside: ## Stress-test it with every installed allocator, and under valgrind (2 minutes)
 	$(MAKE) --silent -C inside BUILD=$(CURDIR)/build/inside check check-valgrind
 
 .PHONY: completions
 completions: FOR := test
-completions: setup ## Write deploy/completions again, after a change of bpfleakctl's arguments
+completions: setup ## Regenerate deploy/completions after a change of bpfleakctl's arguments
 	PYTHONPATH=src $(PYTHON) scripts/completions.py deploy/completions
 
 .PHONY: dashboard-pictures
@@ -221,7 +221,7 @@ BASH_COMPLETION = $(DESTDIR)/usr/share/bash-completion/completions/bpfleakctl
 ZSH_COMPLETION = $(DESTDIR)/usr/share/zsh/vendor-completions/_bpfleakctl
 FISH_COMPLETION = $(DESTDIR)/usr/share/fish/vendor_completions.d/bpfleakctl.fish
 MAN_PAGES := bpfleakctl.1 bpfleakd.8 bpfleakd.yaml.5
-# The environment has no pip: ours fills it.
+# The environment has no pip; .venv's pip fills it.
 PIP_INTO := $(PYTHON) -m pip --quiet --disable-pip-version-check --python $(DESTDIR)$(PREFIX)/bin/python
 
 .PHONY: install

@@ -512,7 +512,7 @@ struct unwind_shard {
  * in place of a shard, index_base is the number of the rule for the whole mapping.
  */
 #define ONE_RULE 0xffff
-/* In place of a shard: the table is that of other code, which was here before. */
+/* In place of a shard: the table belongs to code that was here before. */
 #define NO_SHARD 0xfffe
 
 struct unwind_mapping {

@@ -71,13 +71,13 @@ struct mappings_bytes {
 BPF_F_TABLE("array", int, struct mappings_bytes, mappings_template, 1, 0);
 BPF_ARRAY_OF_MAPS(unwind_mappings, "mappings_template", MAX_PROCESSES);
 
-/* (tgid, file, place) -> number, names. Written when code is mapped. Full: words of stacks say that it is not known. */
+/* (tgid, file, place) -> number, names. Written when code is mapped. Full: words of stacks have CODE_UNKNOWN. */
 BPF_F_TABLE("hash", struct code_key, struct loaded_code, loaded_code, MAX_LOADED_CODE, ALLOCATED_ON_DEMAND);
 
-/* Zeroes to insert code from. */
+/* A zeroed value to insert code from. */
 BPF_ARRAY(new_code, struct loaded_code, 1);
 
-/* tgid -> where code was and is. Made by the daemon at attach. */
+/* tgid -> where code was and is. Created by the daemon at attach. */
 BPF_F_TABLE("hash", u32, struct code_ranges, code_ranges, MAX_PROCESSES, ALLOCATED_ON_DEMAND);
 
 /* struct space_event. Full: the event is dropped, and the daemon reads /proc/PID/maps again. */

@@ -112,7 +112,7 @@ static __always_inline void code_is_mapped(struct process *process, u32 slot, u6
 	note_mapped_code(process, mappings_of(slot), &thread->scratch, &key, file, is_file);
 }
 
-/* Memory is unmapped, by a process that has code with numbers. */
+/* A process that has numbered code unmaps memory. */
 static __always_inline void code_is_unmapped(u64 id)
 {
 	struct pt_regs *user = user_registers();

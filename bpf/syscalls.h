@@ -138,7 +138,7 @@ static __always_inline int leave_syscall_continued(struct syscall_exit *ctx)
 }
 
 #ifdef WALK_BY_TAIL_CALLS
-/* For the verifier, which follows what is behind a walk once for each way through it. */
+/* A separate program: the verifier follows all code after a walk once for each path through the walk. */
 static __always_inline int note_code_of_syscall(struct syscall_exit *ctx)
 {
 	u64 id = current_id();

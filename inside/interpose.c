@@ -2,15 +2,16 @@
 /*
  * The allocator's functions, in front of those of the program's own allocator.
  *
- * A call counts down and goes on to the next allocator. Only a block with a mark (sampler.h) is looked at twice, and
- * only while somebody listens: then it is had at an address that free can tell (marks.h), and announced by a probe, as
- * is its end. It remains a block of the program's allocator, whose functions all work on it.
+ * A call counts down and continues in the next allocator. Only a block with a mark (sampler.h) gets more attention,
+ * and only while a tracer listens: the sampler allocates it at an address that free can recognise (marks.h), and
+ * announces it and its end by probes. The block still belongs to the program's allocator, and all functions of that
+ * allocator work on it.
  *
  * Rules:
- *  - The end of a block is announced before the allocator may give its address to somebody else.
- *  - What cannot be done for a sampled block (no memory, no place to note it) makes it a block like any other.
- *  - Zeroed memory that the allocator has never touched stays so, and a block is not moved for us if it is very large.
- *  - A frame of the function that the program called stays on the stack of what is announced.
+ *  - The end of a block is announced before the allocator can reuse its address.
+ *  - A sampled block becomes an ordinary one if sampling it fails (no memory, no place to note it).
+ *  - Zeroed memory that the allocator has never touched stays untouched, and the sampler moves no very large blocks.
+ *  - A frame of the function that the program called stays on the stack of every announcement.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -35,15 +36,15 @@
 #define JEMALLOC_AT_PAGE 12
 #define JEMALLOC_ZEROED 0x40
 
-/* Such zeroed blocks may well be mapped just for this, and are not to be written to. */
+/* The allocator may map larger zeroed blocks just for this call; the sampler does not write to them. */
 #define LARGE_BYTES (64UL << 10)
-/* The largest block that is copied, or zeroed, for our sake. It is the largest that glibc takes from its heap. */
+/* The largest block that the sampler copies or zeroes: the largest that glibc takes from its heap. */
 #define COPIED_BYTES_MAX (32UL << 20)
 
 /*
- * What a sampled block takes at least. glibc keeps freed chunks of up to 1,032 bytes in its caches and gives them out
- * again as they are. A small sampled chunk would stay at its page for good, and with time every block of the program
- * would have a page to itself. A larger chunk merges with its free neighbours.
+ * The least size of a sampled block. glibc caches freed chunks of up to 1,032 bytes and reuses them as they are. A
+ * small sampled chunk would stay at its page forever, and in the end every block of the program would have its own
+ * page. A larger chunk merges with its free neighbours.
  */
 #define LEAST_BYTES 1040
 
@@ -51,8 +52,8 @@ PROBE_SEMAPHORE(otel_memory_alloc);
 PROBE_SEMAPHORE(otel_memory_free);
 
 /*
- * What the library can do here, for those who look from outside: 0 it has not been asked yet; 1 it samples; 2 the
- * program's malloc is another one, or the parts of its allocator are of several.
+ * The library's state in this process, for tracers to read. 0: not called yet. 1: it samples. 2: the program uses
+ * another malloc, or its allocator's functions belong to several allocators.
  */
 enum { STATE_UNUSED = 0, STATE_ACTIVE = 1, STATE_BYPASSED = 2 };
 EXPORT volatile uint32_t bpfleak_inside_state = STATE_UNUSED;
@@ -70,13 +71,13 @@ static inline bool is_listened_to(void)
 		result_;                               \
 	})
 
-/* Whether a block is a sampled one, or of our own pages. */
+/* Whether a block is sampled, or lies in the library's own pages. */
 static inline bool is_ours(void *block)
 {
 	return unlikely(may_be_marked(block)) && (is_marked(block) || is_early_block(block));
 }
 
-/* Announcing */
+/* Announcements */
 
 static SELDOM void announce(void *block, size_t size)
 {
@@ -85,7 +86,7 @@ static SELDOM void announce(void *block, size_t size)
 	PROBE3(otel_memory, alloc, block, size, weighted_bytes(size));
 }
 
-/* Announce the end of a block, if it is a sampled one. */
+/* Announces the end of a block if it is sampled. */
 static SELDOM bool announce_end(void *block)
 {
 	if (!take_mark(block))
@@ -95,7 +96,7 @@ static SELDOM bool announce_end(void *block)
 	return true;
 }
 
-/* Whether a block of `size`, which has not been counted down, is to be announced. */
+/* Whether to announce a block of `size` that was not counted down. */
 static bool is_sampled(size_t size)
 {
 	return !count_down(size) && has_mark(size) && is_listened_to();
@@ -106,7 +107,7 @@ static size_t padded(size_t size)
 	return size < LEAST_BYTES ? LEAST_BYTES : size;
 }
 
-/* At an address that can be marked; NULL: not to be had. */
+/* A block at an address that can be marked; NULL: no memory. */
 static void *at_page(size_t size)
 {
 	void *block = NULL;
@@ -132,7 +133,7 @@ static void *zeroed_at_page(size_t size)
 	return block ? memset(block, 0, size) : NULL;
 }
 
-/* Give `old` another size, at an address that can be marked if possible. */
+/* Resizes `old`, to an address that can be marked if possible. */
 static void *resized_at_page(void *old, size_t size)
 {
 	void *block, *moved;
@@ -185,7 +186,7 @@ EXPORT void *calloc(size_t count, size_t size)
 {
 	size_t bytes;
 
-	/* Where the product overflows, it is the allocator's to say so. */
+	/* If the product overflows, the allocator reports the error. */
 	if (__builtin_mul_overflow(count, size, &bytes) || likely(count_down(bytes)))
 		return next.calloc(count, size);
 	return WITH_FRAME(calloc_slowly(count, size, bytes));
@@ -210,7 +211,7 @@ static SELDOM void *realloc_slowly(void *old, size_t size)
 	block = sampled ? resized_at_page(old, size) : next.realloc(old, size);
 	if (block && sampled)
 		announce(block, size);
-	/* A failed realloc leaves the old block as it was; what was asked for is not known any more. */
+	/* A failed realloc leaves the old block unchanged; its original size is unknown. */
 	else if (!block && size && was_sampled)
 		announce(old, next.malloc_usable_size ? next.malloc_usable_size(old) : 1);
 	return block;
@@ -234,7 +235,7 @@ EXPORT void *reallocarray(void *old, size_t count, size_t size)
 	return WITH_FRAME(realloc(old, bytes));
 }
 
-/* `alignment` if a block at it can be marked, or one at which it can that is right for the program as well. */
+/* `alignment`, raised if necessary until the block can be marked. */
 static size_t markable(size_t alignment)
 {
 	bool is_power = alignment && !(alignment & (alignment - 1));
@@ -245,7 +246,7 @@ static size_t markable(size_t alignment)
 static SELDOM int posix_memalign_slowly(void **result, size_t alignment, size_t size)
 {
 	bool sampled = is_sampled(size);
-	/* Smaller ones are an error. */
+	/* Smaller alignments are an error. */
 	bool at_mark = sampled && alignment >= sizeof(void *);
 	int error = at_mark ? next.posix_memalign(result, markable(alignment), padded(size))
 			    : next.posix_memalign(result, alignment, size);
@@ -308,7 +309,7 @@ EXPORT void *pvalloc(size_t size)
 	return WITH_FRAME(at_page_slowly(next.pvalloc, size));
 }
 
-/* A block that is ours is to be freed. Returns whether that has been done. */
+/* Announces the end of such a block. Returns whether the block needs no free by the allocator. */
 static SELDOM bool is_freed(void *block)
 {
 	announce_end(block);
@@ -327,7 +328,7 @@ EXPORT void cfree(void *block)
 	free(block);
 }
 
-/* These tell the allocator what it was asked for: of a sampled block, that was something else. */
+/* These functions pass the requested size to the allocator, which is wrong for a sampled block. */
 
 EXPORT void free_sized(void *block, size_t size)
 {
@@ -367,7 +368,7 @@ EXPORT void dallocx(void *block, int flags)
 		free(block);
 }
 
-/* The beginning */
+/* Initialisation */
 
 static uint64_t interval_of(const char *text)
 {
@@ -397,7 +398,7 @@ __attribute__((constructor)) static void begin(void)
 	else if (pthread_atfork)
 		pthread_atfork(NULL, NULL, sampler_after_fork);
 	find_next_allocator();
-	/* What is left was drawn with another interval. */
+	/* The current countdown was drawn for another interval. */
 	sampler = (struct sampler){ 0 };
 	bpfleak_inside_state = next.can_align && is_asked_first() ? STATE_ACTIVE : STATE_BYPASSED;
 }

@@ -10,13 +10,15 @@
 #include "marks.h"
 #include "sampler.h"
 
-/* In every glibc, also before 2.34, where it is in libdl: the library works in older systems than that it is built on. */
+/*
+ * In every glibc; before 2.34 it is in libdl. So the library also works on older systems than the one that built it.
+ */
 #if defined(__GLIBC__)
 __asm__(".symver dlsym, dlsym@GLIBC_2.2.5");
 __asm__(".symver dladdr, dladdr@GLIBC_2.2.5");
 #endif
 
-/* Blocks begin at a page, so that free looks at them. */
+/* Blocks begin at a page, so free checks them. */
 char early_pages[EARLY_PAGES][MARK_PAGE_BYTES] __attribute__((aligned(MARK_PAGE_BYTES)));
 static size_t early_pages_taken;
 
@@ -38,7 +40,7 @@ static void *early_block(size_t size)
 	return NULL;
 }
 
-/* In place of each function until it is found. */
+/* Each function, until it is found. */
 
 static void *early_malloc(size_t size)
 {
@@ -55,7 +57,7 @@ static void *early_calloc(size_t count, size_t size)
 		errno = ENOMEM;
 		return NULL;
 	}
-	/* The pages are zero, and used once. */
+	/* The pages are zeroed, and used once. */
 	return early_block(bytes);
 }
 
@@ -66,7 +68,7 @@ static void *early_realloc(void *old, size_t size)
 	if (find_next_allocator())
 		return next.realloc(old, size);
 	block = early_block(size);
-	/* Only while looking up: `old` is early as well. */
+	/* Only during the look-up: `old` is from these pages, too. */
 	if (block && old && is_early_block(old))
 		memmove(block, old, size < early_bytes_behind(old) ? size : early_bytes_behind(old));
 	return block;
@@ -113,7 +115,7 @@ static void *early_pvalloc(size_t size)
 	return find_next_allocator() ? next.pvalloc(size) : early_block(size);
 }
 
-/* In place of functions that no library of the program has. */
+/* Functions that no library of the program has. */
 
 static void *no_aligned(size_t alignment, size_t size)
 {
@@ -147,7 +149,7 @@ struct next_allocator next = {
 	.pvalloc = early_pvalloc,
 };
 
-/* Where a function's file is mapped; NULL if that cannot be told. */
+/* Where a function's file is mapped; NULL: unknown. */
 static void *module_of(void *function)
 {
 	Dl_info info;
@@ -155,7 +157,7 @@ static void *module_of(void *function)
 	return function && dladdr(function, &info) ? info.dli_fbase : NULL;
 }
 
-/* The next function of a name, if it is of the same file as `malloc`. */
+/* The next function of a name, if it belongs to the same file as `malloc`. */
 static void *of_module(const char *name, void *module)
 {
 	void *function = dlsym(RTLD_NEXT, name);
@@ -196,7 +198,7 @@ bool find_next_allocator(void)
 	FIND(memalign, no_aligned);
 	FIND(valloc, no_valloc);
 	FIND(pvalloc, no_valloc);
-	/* A C library without malloc: there is nothing to be done. */
+	/* The C library has no malloc; nothing works. */
 	if (!found.malloc || !found.calloc || !found.realloc || !found.free)
 		__builtin_trap();
 	module = module_of((void *)found.malloc);
@@ -206,7 +208,7 @@ bool find_next_allocator(void)
 			  module_of((void *)found.posix_memalign) == module;
 	if (found.can_align)
 		find_others(&found, module);
-	/* Each word is whole, and any thread writes the same. */
+	/* Each word is written in one step, and every thread writes the same. */
 	next = found;
 	sampler.is_resolving = false;
 	return true;

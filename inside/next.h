@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * The allocator that the program would have without this library: the next one in the order in which symbols are
- * looked up, be it the C library's or one that the program brings along.
+ * The allocator that the program would use without this library: the next one in the order of symbol look-up, in the
+ * C library or in one that the program brings along.
  *
  * Rules:
- *  - The functions are looked up at the first call, which may come before any constructor has run, and from any
- *    thread. Nobody waits for anybody: threads that come at the same time find the same.
- *  - What looking up itself allocates comes from pages of our own, and is never given back.
- *  - Memory is only allocated otherwise than asked for (at a page) where the functions for it are those of the very
- *    allocator that will be asked to free it. Where not, nothing is ever sampled.
+ *  - The first call looks the functions up; it may come before any constructor has run, and from any thread. No
+ *    thread waits for another: concurrent look-ups find the same functions.
+ *  - Allocations during the look-up come from the library's own pages, which are never freed.
+ *  - The library changes an allocation (to a page) only if the functions for that belong to the same allocator as
+ *    free. Otherwise it samples nothing.
  */
 #ifndef BPFLEAK_NEXT_H
 #define BPFLEAK_NEXT_H
@@ -31,7 +31,7 @@ struct next_allocator {
 	void *(*memalign)(size_t alignment, size_t size);
 	void *(*valloc)(size_t size);
 	void *(*pvalloc)(size_t size);
-	/* Those below may be missing: NULL. */
+	/* The following may be missing: NULL. */
 	size_t (*malloc_usable_size)(void *block);
 	void (*free_sized)(void *block, size_t size);
 	void (*free_aligned_sized)(void *block, size_t alignment, size_t size);
@@ -43,22 +43,22 @@ struct next_allocator {
 	/* mimalloc */
 	void *(*zalloc_aligned)(size_t size, size_t alignment);
 	void *(*realloc_aligned)(void *old, size_t size, size_t alignment);
-	/* Whether blocks can be had at a page. */
+	/* Whether the allocator can place blocks at a page. */
 	bool can_align;
 };
 
-/* Hidden: a call jumps through it without a look at the table of symbols. */
+/* Hidden, so that calls jump through it without a look at the symbol table. */
 extern struct next_allocator next __attribute__((visibility("hidden")));
 
-/* Look the functions up. False: this thread is about to do so. */
+/* Looks the functions up. False: this thread is already doing so. */
 bool find_next_allocator(void);
 
-/* Whether calls of malloc get here: a program, or a library before this one, may have one of its own. */
+/* Whether calls of malloc reach this library: the program, or a library before this one, may define malloc. */
 bool is_asked_first(void);
 
 extern char early_pages[EARLY_PAGES][MARK_PAGE_BYTES] __attribute__((visibility("hidden")));
 
-/* Whether a block is of our own pages; its size can be no larger than what is behind it. */
+/* Whether a block lies in the library's own pages. Its size is at most what follows it there. */
 static inline bool is_early_block(const void *block)
 {
 	return (uintptr_t)block - (uintptr_t)early_pages < sizeof(early_pages);

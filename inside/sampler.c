@@ -11,7 +11,7 @@ static uint64_t seeds_drawn;
 static uint64_t process_salt;
 
 #define LN_2 2977044472ULL	/* ln 2, in units of 2^-32 */
-#define ONE (1ULL << 60)	/* 1, where numbers are in units of 2^-60 */
+#define ONE (1ULL << 60)	/* 1, in units of 2^-60 */
 
 /* The output function of SplitMix64 (Steele, Lea and Flood 2014). */
 static uint64_t mixed(uint64_t word)
@@ -94,7 +94,7 @@ uint64_t weighted_bytes(size_t size)
 	unsigned __int128 interval = sample_interval;
 	int doublings = 0;
 
-	/* From here on it is missed once in 10^13 times. */
+	/* From here on, a block is missed once in 10^13 times. */
 	if (bytes / 32 >= sample_interval)
 		return bytes;
 	while (2 * (unsigned __int128)bytes > interval) {
@@ -102,7 +102,7 @@ uint64_t weighted_bytes(size_t size)
 		doublings++;
 	}
 	probability = one_minus_exp(((unsigned __int128)bytes << 60) / interval);
-	/* Of two halves: 1 - (1 - p)^2 = p (2 - p). */
+	/* Combined from two halves: 1 - (1 - p)^2 = p (2 - p). */
 	while (doublings--)
 		probability = (unsigned __int128)probability * (2 * ONE - probability) >> 60;
 	weight = (((unsigned __int128)bytes << 60) + probability / 2) / probability;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Which blocks are sampled: marks fall on the bytes that a thread allocates, one in `sample_interval` on average and
- * independently of each other, and a block with a mark is sampled. So a block of s bytes is with the probability
- * p = 1 - exp(-s/R), and then stands for s/p bytes: bpf/sampling.h has the same estimator.
+ * Which blocks are sampled. Marks fall on the bytes that a thread allocates, one in `sample_interval` on average and
+ * independently of each other; a block with a mark is sampled. So a block of s bytes is sampled with probability p =
+ * 1 - exp(-s/R), and then stands for s/p bytes: the estimator of bpf/sampling.h.
  *
  * Rules:
- *  - The distance to the next mark is counted down in the thread's own memory. It says nothing of what lies behind
- *    (geometric distribution), so that a block with a mark, or a new interval, just draws a new one.
- *  - A block of no bytes counts as one byte.
- *  - Integers only: a program may have its own mind about rounding and floating-point exceptions.
- *  - No lock, no system call: malloc is called from signal handlers, and by children between fork and exec. A signal
- *    between reading and writing the countdown may move a mark, no more.
+ *  - A countdown in the thread's own memory has the distance to the next mark. It is memoryless (geometric
+ *    distribution), so after a block with a mark, or a change of the interval, the sampler draws a new one.
+ *  - A block of 0 bytes counts as 1 byte.
+ *  - Integers only: a program may change rounding and floating-point exceptions.
+ *  - No lock, no system call: signal handlers call malloc, and so do children between fork and exec. A signal between
+ *    reading and writing the countdown may move a mark, no more.
  */
 #ifndef BPFLEAK_SAMPLER_H
 #define BPFLEAK_SAMPLER_H
@@ -23,13 +23,13 @@
 #define MIN_SAMPLE_INTERVAL (1ULL << 10)
 #define MAX_SAMPLE_INTERVAL (1ULL << 32)
 
-/* Of a thread. All zero: it has not allocated yet. */
+/* Per thread. All zero: it has not allocated yet. */
 struct sampler {
-	/* Bytes without a mark. */
+	/* Bytes before the next mark. */
 	uint64_t left;
 	uint64_t random;
 	bool is_seeded;
-	/* Looking for the next allocator: next.c. */
+	/* The thread is looking up the next allocator: next.c. */
 	bool is_resolving;
 };
 
@@ -41,7 +41,7 @@ static inline uint64_t sampled_bytes(size_t size)
 	return size + (size == 0);
 }
 
-/* Count a block down. False: a mark may be on it, which has_mark() tells. */
+/* Counts a block down. False: it may have a mark; has_mark() decides. */
 static inline bool count_down(size_t size)
 {
 	uint64_t left;
@@ -58,7 +58,7 @@ bool has_mark(size_t size);
 /* The bytes that a sampled block of `size` stands for. */
 uint64_t weighted_bytes(size_t size);
 
-/* The process is the child of a fork: it draws on its own. */
+/* In the child of a fork: draws a new countdown. */
 void sampler_after_fork(void);
 
 #endif

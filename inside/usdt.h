@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * User-space probes in the format of SystemTap's sys/sdt.h, version 3 (.note.stapsdt), so that every tracer finds them.
+ * User-space probes in the format of SystemTap's sys/sdt.h, version 3 (.note.stapsdt), which every tracer finds.
  *
  * The probes and their arguments are the convention `otel_memory` (opentelemetry-ebpf-profiler, design-docs/00003):
  *
- *	alloc(void *ptr, uint64_t size, uint64_t weighted_bytes)
- *	free(void *ptr)
+ * 	alloc(void *ptr, uint64_t size, uint64_t weighted_bytes) free(void *ptr)
  *
- * A probe is one `nop`, which every kernel emulates. A tracer raises the semaphore that the note names for as long as
- * it looks.
+ * A probe is one `nop`, which every kernel emulates. A tracer raises the semaphore named by the note while it is
+ * attached.
  */
 #ifndef BPFLEAK_USDT_H
 #define BPFLEAK_USDT_H

@@ -14,16 +14,16 @@ import shtab
 from bpfleakd.cli.arguments import pid, pid_or_name
 from bpfleakd.cli.bpfleakctl import make_parser
 
-# By the names under which each shell looks for them.
+# File names as each shell expects them.
 FILES = {"bash": "bpfleakctl.bash", "zsh": "_bpfleakctl", "fish": "bpfleakctl.fish"}
 
-# Without a character that means something between double quotes in one of the shells.
+# No characters with a meaning between double quotes in any of the shells.
 _TRACED = r"bpfleakctl ps --json 2>/dev/null | sed -n 's/^ *.pid.: \([0-9]*\).*/\1/p'"
 _RUNNING = "ls /proc | grep -x '[0-9]*'"
 
 
 def _completer(name: str, command: str) -> dict[str, str | dict[str, str]]:
-    """Return a completer of the words that a command prints."""
+    """Return a completer for the words that a command prints."""
     return {
         "bash": f"_bpfleakctl_{name}",
         "zsh": f"_bpfleakctl_{name}",
@@ -36,7 +36,7 @@ def _completer(name: str, command: str) -> dict[str, str | dict[str, str]]:
 
 
 def _complete_arguments(parser: argparse.ArgumentParser, command: str = "") -> None:
-    """Tell shtab what the arguments of a parser are, by their types."""
+    """Set shtab's completers for the arguments of a parser, by their types."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, below in action.choices.items():

@@ -1,4 +1,4 @@
-"""Writes the man pages from the texts that --help, the configuration's example and docs/exit-codes.md have.
+"""Writes the man pages from --help, the example configuration and docs/exit-codes.md.
 
 scripts/manpages.py DIRECTORY
 """
@@ -35,7 +35,7 @@ _ENVIRONMENT = (
 
 
 def pages() -> dict[str, str]:
-    """Return every page by its file name."""
+    """Return all pages by file name."""
     return {
         "bpfleakctl.1": _control_page(),
         "bpfleakd.8": _daemon_page(),
@@ -100,7 +100,7 @@ def _configuration(example: str) -> tuple[list[str], list[str]]:
 
 
 def _comment(lines: list[str]) -> Iterator[str]:
-    """A comment as text; what is indented in it, or looks like YAML, stays as it is."""
+    """A comment as text; lines that are indented or look like YAML stay as they are."""
     verbatim = False
     for line in lines:
         text = line.removeprefix("#")
@@ -126,7 +126,7 @@ def _usage(parser: argparse.ArgumentParser) -> list[str]:
 def _options(
     parser: argparse.ArgumentParser, besides: argparse.ArgumentParser | None = None
 ) -> Iterator[str]:
-    """An entry for each option, but those that `besides` has too."""
+    """An entry for each option, except those that `besides` has too."""
     formatter = parser._get_formatter()
     known = set(besides._option_string_actions) if besides else set()
     for action in parser._actions:
@@ -166,7 +166,7 @@ def _page(lines: list[str]) -> str:
 
 
 def _text(text: str) -> str:
-    """Text that nothing in it is taken for a request of roff; hyphens are those of options."""
+    """Escape text for roff, with option hyphens."""
     text = text.replace("\\", "\\e").replace("-", "\\-").replace("…", "...")
     return f"\\&{text}" if text[:1] in (".", "'") else text
 
