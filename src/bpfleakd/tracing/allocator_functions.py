@@ -1,4 +1,4 @@
-"""Where the functions of a process' allocators are in its memory, and which stacks go through one."""
+"""The addresses of a process' allocator functions, and the stacks that contain one."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from bpfleakd.tracing.attaching.attachment import Attachment
 
 __all__ = ["AllocatorFunctions"]
 
-# A process may map the library of an allocator as often as it likes.
+# A process may map an allocator's library any number of times.
 _FUNCTIONS_MAX = 16_384
 
 
 class AllocatorFunctions:
-    """Those of the files of an `attachment`, where they are mapped as of it."""
+    """The functions in the files of an `attachment`, at their addresses at that time."""
 
     def __init__(self, attachment: Attachment) -> None:
         self.attachment = attachment
         self._starts, self._ends = _functions_in_memory(attachment)
 
     def are_in(self, stack: RawStack) -> bool:
-        """Whether a stack goes through one of them."""
+        """Whether a stack contains one of them."""
         for place, word in enumerate(stack.addresses):
             address = address_of(word)
             # A return address belongs to the call before it.
@@ -33,7 +33,7 @@ class AllocatorFunctions:
 
 
 def _functions_in_memory(attachment: Attachment) -> tuple[list[int], list[int]]:
-    """Where functions that allocate or free begin and end, in order."""
+    """Begin and end of functions that allocate or free, in order."""
     ranges: dict[str | None, tuple[tuple[int, int], ...]] = {}
     for file in attachment.files:
         ranges[file.module] = (*ranges.get(file.module, ()), *file.ranges)

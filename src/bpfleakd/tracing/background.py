@@ -1,4 +1,4 @@
-"""Work on processes that takes long, done beside the tracing loop: one job at a time for each process."""
+"""Long work on processes, outside of the tracing loop: one job at a time per process."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class Background:
         self._running: dict[str, threading.Event] = {}
 
     def do(self, owner: str, job: Callable[[], None], wait_s: float) -> bool:
-        """Begin a job of a process, unless it has one already; whether that is done within `wait_s`.
+        """Start a job of a process, unless it has one; returns whether that is done within `wait_s`.
 
-        Where there are too many of other processes it is not begun.
+        If other processes have too many jobs, it is not started.
         """
         with self._lock:
             done = self._running.get(owner) or self._started(owner, job)
         return done is not None and done.wait(wait_s)
 
     def begin(self, owner: str, job: Callable[[], None]) -> bool:
-        """Begin a job of a process; whether it was: not if there is one already, or too many of others."""
+        """Start a job of a process; returns False if it has one already, or if others have too many."""
         with self._lock:
             return owner not in self._running and self._started(owner, job) is not None
 

@@ -1,4 +1,4 @@
-"""What is written down for the next daemon, as bytes: any value of plain classes."""
+"""Data for the next daemon as bytes: any value of plain classes."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _REQUEST = "request"
 
 T = TypeVar("T")
 
-# Of an object in JSON; in msgpack it is the number 123.
+# The beginning of an object in JSON; in msgpack it is the number 123.
 _JSON_BEGIN = b"{"
 
 
 def read_checkpoint(record: Blob, kind: type[T]) -> T:
-    """The value in a record. Raises ValueError if there is no value of this kind."""
+    """The value in a record. Raises ValueError if it has no value of this kind."""
     text = record.read()
     if text is None:
         raise ValueError("there is no record")
@@ -44,7 +44,7 @@ def read_checkpoint(record: Blob, kind: type[T]) -> T:
 
 
 def write_checkpoint(record: Blob, value: Any) -> None:
-    """Write a value down. Raises OSError."""
+    """Store a value. Raises OSError."""
     try:
         text = msgspec.msgpack.encode(value)
     except UnicodeEncodeError:
@@ -54,7 +54,7 @@ def write_checkpoint(record: Blob, value: Any) -> None:
 
 
 def write_if_possible(pins: ProcessPins, name: str, value: Any) -> None:
-    """Write a value down beside the pins of a process, if the kernel has room for it."""
+    """Store a value with the pins of a process, if the kernel has room for it."""
     record = pins.record(name)
     try:
         write_checkpoint(record, value)
@@ -65,7 +65,7 @@ def write_if_possible(pins: ProcessPins, name: str, value: Any) -> None:
 
 
 def write_request(pins: ProcessPins, request: TracingRequest) -> None:
-    """Save how to trace a process: for the next daemon, of any version."""
+    """Store how to trace a process, for the next daemon of any version."""
     write_if_possible(pins, _REQUEST, request)
 
 

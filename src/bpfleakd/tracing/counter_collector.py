@@ -1,4 +1,4 @@
-"""What the programs have counted is taken into the tables of the traced processes."""
+"""Updates the tables of the traced processes from the programs' counters."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ __all__ = ["CounterCollector"]
 
 log = structlog.get_logger()
 
-# A reading that takes longer was interrupted: a daemon that was stalled, a machine that slept.
+# A longer reading was interrupted: the daemon stalled, or the machine slept.
 _STALLED_NS = 200_000_000
 _READINGS_MAX = 3
-# What new libraries of a process may hold up all others, at every look.
+# How long new libraries of one process may delay all others, per look.
 _LIBRARIES_WAIT_S = 0.02
-# What reading the managed frames of new stacks may take, in one reading of all counters. As a rule it takes
-# 20 us for a stack, and what a process makes of it if it wants to keep its reader busy.
+# Time limits for reading the managed frames of new stacks, in one reading of all counters. It usually takes
+# 20 us per stack, but a process may make it take any time to keep its reader busy.
 _NOTED_NS, _NOTED_MOST_NS, _NOTED_FAIR_NS = 100_000_000, 50_000_000, 2_000_000
 
 
 class CounterCollector:
-    """Reads counters, changes of address spaces and of libraries, for all that are traced."""
+    """Reads counters, changes of address spaces and of libraries, for all traced processes."""
 
     def __init__(
         self,
@@ -63,12 +63,12 @@ class CounterCollector:
         self._noting = ReadingBudget(total_ns=_NOTED_NS, most_ns=_NOTED_MOST_NS, fair_ns=_NOTED_FAIR_NS)
 
     def collect(self) -> int:
-        """Bring all tables up to now, but those of processes that are set aside.
+        """Update all tables, except those of processes that are set aside.
 
-        Returns the time of the figures. That is when the counters were read, not when this was called: a
-        daemon may be stalled in between.
+        Returns the time of the figures: when the counters were read, not when this was called, since a daemon
+        may stall in between.
         """
-        # First, so that a peak of the heap can be distinguished from those of the events.
+        # First, so a peak of the heap can be distinguished from those of the events.
         idle = self._maps.shared.idle_unmatched_frees()
         counters = {pid: self._maps.process(pid, idle[pid]) for pid in self._processes.running}
         self._make_up_for(self._maps.skipped_runs())
@@ -87,9 +87,9 @@ class CounterCollector:
         return now_ns
 
     def _changed_sites(self) -> tuple[_ChangedSites, int]:
-        """What has changed, and when it was read.
+        """The changes, and when they were read.
 
-        If that took long, the time of the counters is uncertain: they are read once more.
+        If that took long, the time of the counters is uncertain, so they are read once more.
         """
         readings = []
         for _ in range(_READINGS_MAX):
@@ -136,7 +136,7 @@ class CounterCollector:
         heap = traced.table.heap_totals
         self._state.sampling.adapt(pid, counters, heap.allocated_bytes, now_ns)
         traced.verdicts.observed.note(now_ns, counters, heap)
-        # What is judged while the table of blocks is full keeps its resolution.
+        # While the table of blocks is full, the judged part of the timeline keeps its resolution.
         traced.table.timeline.held_ns = traced.verdicts.observed.full_since_ns
         traced.table.note_peak(address_maps.peak_live_bytes(pid, counters.heap_peak_bytes, now_ns))
         self._follow_changed_libraries(traced, counters.library_changes)
@@ -156,8 +156,8 @@ class CounterCollector:
                         self._maps.set_state(pid, RecordingState.EXECED)
 
     def follow_libraries(self, traced: TracedProcess) -> None:
-        """Probe, unwind and name what a process has loaded meanwhile. Raises NotYet while that is read."""
-        # After exec the libraries are those of another program.
+        """Probe, unwind and name newly loaded code of a process. Raises NotYet while that is being read."""
+        # After exec the libraries belong to another program.
         if traced.is_gone or self._maps.process(traced.pid).state is not RecordingState.RECORDING:
             return
         try:
@@ -178,7 +178,7 @@ class CounterCollector:
             raise not_yet(code)
 
     def _follow_changed_libraries(self, traced: TracedProcess, changes: int) -> None:
-        """A process that maps libraries without end waits, the longer the more that takes."""
+        """The more time a process' libraries take, the longer it waits: it may map them without end."""
         began_ns = self._clock_ns()
         is_wanted = traced.followed_changes != changes or traced.runtimes.is_awaited()
         if is_wanted and traced.library_pause.is_due(began_ns):
@@ -190,7 +190,7 @@ class CounterCollector:
 
 
 def _latest(readings: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    """Several readings as one: of each site the last."""
+    """Merge several readings: the last one of each site."""
     if len(readings) == 1:
         return readings[0]
     keys, sites = (np.concatenate(columns)[::-1] for columns in zip(*readings, strict=True))
@@ -207,7 +207,7 @@ class _ChangedSites:
         self._columns = np.stack([sites[name].astype(np.int64) for name in COUNTERS], axis=1)
 
     def of(self, pid: int) -> tuple[list[SiteKey], NDArray[np.int64]]:
-        """The sites of a process' memory, and their counters (columns COUNTERS)."""
+        """The memory sites of a process, and their counters (columns COUNTERS)."""
         rows = self._rows_of(pid)
         rows = rows[self._keys["kind"][rows] != abi.DESCRIPTOR_KIND]
         kinds, stack_ids = (self._keys[name][rows].tolist() for name in ("kind", "stack_id"))
@@ -215,7 +215,7 @@ class _ChangedSites:
         return keys, self._columns[rows]
 
     def descriptors_of(self, pid: int) -> tuple[list[int], list[int]]:
-        """The stacks that have opened descriptors in a process, and how many."""
+        """The stacks that opened descriptors in a process, and how many each opened."""
         rows = self._rows_of(pid)
         rows = rows[self._keys["kind"][rows] == abi.DESCRIPTOR_KIND]
         opened = self._columns[rows, COUNTERS.index("allocated_count")]

@@ -1,9 +1,4 @@
-"""Which traced processes have their descriptors recorded, and where most of the new ones are opened.
-
-Recording needs programs at some forty system calls, which slow these calls of all processes a little. So by
-default a process is recorded only while its descriptors grow, and the programs are linked only while there is
-such a process.
-"""
+"""Decides which traced processes have their descriptors recorded, and where most new ones are opened."""
 
 from __future__ import annotations
 
@@ -26,19 +21,19 @@ __all__ = ["DescriptorRecording"]
 log = structlog.get_logger()
 
 _NS_PER_S = 1_000_000_000
-# They may grow again: what was opened meanwhile would be unknown.
+# Descriptors may grow again, and those opened in between would be unknown.
 _QUIET_NS = 300 * _NS_PER_S
 _ENTRIES_MAX = 262_144
-# Processes that are looked at in parallel.
+# Processes to look at in parallel.
 _LOOKS_MAX = 2
 _NEARLY_ALL = 0.95
 _OPEN_MIN = 10
 
 
 class DescriptorRecording(TracingObserver):
-    """`watch` links the programs to the system calls, or detaches them soon; whether they are linked.
+    """`watch` links the programs to the system calls, or detaches them soon.
 
-    It may raise KernelError.
+    It returns whether they are linked, and may raise KernelError.
     """
 
     def __init__(self, maps: Maps, watch: Callable[[bool], bool], choice: RecordedDescriptors) -> None:
@@ -50,11 +45,11 @@ class DescriptorRecording(TracingObserver):
         self._can_watch = True
 
     def collected(self, view: ProcessView) -> None:
-        """Begin or end the recording of a process, and bring its call sites up to now."""
+        """Start or stop the recording of a process, and update its call sites."""
         traced, now_ns = view.traced, view.clock_ns()
         is_wanted = self._is_wanted(traced, now_ns)
         if traced.pid in self._maps.descriptors.pids() and not traced.descriptors.is_recorded:
-            # An earlier daemon had begun it.
+            # An earlier daemon had started it.
             traced.descriptors.begin(now_ns, knows_past=False)
             self._watch_while_needed()
         if is_wanted and not traced.descriptors.is_recorded:
@@ -80,7 +75,7 @@ class DescriptorRecording(TracingObserver):
     def _begin(self, traced: TracedProcess, now_ns: int) -> None:
         pid = traced.pid
         if not (self._can_watch and self._is_watched(True)):
-            # Not yet, or not at all: what was opened before would have no call site.
+            # Not yet, or not at all: descriptors opened before would have no call site.
             return
         limit = descriptor_limit(pid)
         try:
@@ -114,7 +109,7 @@ def _opened_at(view: ProcessView) -> str:
     sites, totals = view.traced.descriptors.sites(), view.traced.descriptors.totals
     if totals is None:
         return ""
-    # Before a call site has its verdict, what it holds open tells, too.
+    # Before a call site has its verdict, its open descriptors count too.
     weights = [totals.other_growth_per_min, *(site.growth_per_min for site in sites)]
     if not any(weights):
         weights = [float(totals.other_count), *(float(site.open_count) for site in sites)]

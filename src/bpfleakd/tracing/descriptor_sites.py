@@ -42,24 +42,25 @@ _NS_PER_S = 1_000_000_000
 _PAUSE_NS = _NS_PER_S
 _PAUSE_FACTOR = 200
 _TAKING_PAUSE_FACTOR = 50
-# What the kernel needs for one, roughly: a file and its socket.
+# The approximate kernel memory of a descriptor: a file and its socket.
 DESCRIPTOR_BYTES = 4_096
-# Of how many call sites it is found out what they have opened, and of how many descriptors each.
+# The number of call sites whose descriptors' kinds are determined, and of how many descriptors each.
 _SITES_LOOKED_AT = 5
 _SAMPLE_MAX = 50
 _SITES_MAX = 100
 _SHARES_MAX = 5
 _SHARE_MIN = 0.05
-# Those of no call site, as a row of the table. The kind only says that there are no blocks with ages.
+# Descriptors without a call site, as a row of the table. The kind only means that there are no blocks with
+# ages.
 _OTHERS = SiteKey(AllocationKind.GO_HEAP, 1)
 _OTHERS_ID = -1
 NOT_RECORDED = "by a way that is not recorded (SCM_RIGHTS, io_uring, pidfd_getfd, ioctl and others)"
 
 
 class OpenDescriptors(Struct, frozen=True):
-    """Those of one call site: how many are open, how many it has opened, and its verdict.
+    """The open descriptors of one call site: their number, the number opened, and the verdict.
 
-    `growth_per_min` is 0 unless they grow permanently; `shares` are what they are, for the largest sites.
+    `growth_per_min` is 0 unless they grow permanently; `shares` are their kinds, for the largest sites.
     """
 
     key: SiteKey
@@ -72,7 +73,7 @@ class OpenDescriptors(Struct, frozen=True):
 
 
 class _Look(Struct, frozen=True):
-    """What was open at `at_ns`: LIVE_BLOCK records, and how many each stack had `opened` before.
+    """The open descriptors at `at_ns`: LIVE_BLOCK records, and how many each stack had `opened` before.
 
     `earlier_count` and `other_count` are those that were not recorded.
     """
@@ -85,7 +86,7 @@ class _Look(Struct, frozen=True):
 
 
 class DescriptorSites:
-    """The call sites of one process. Nothing is in it before `begin`."""
+    """The call sites of one process; empty before `begin`."""
 
     def __init__(self, process: ProcessId, leak_after_s: float = LEAK_AFTER_S, proc: Path = PROC) -> None:
         self._process = process
@@ -113,22 +114,22 @@ class DescriptorSites:
         return self._table is not None
 
     def begin(self, now_ns: int, *, knows_past: bool = True) -> None:
-        """They are recorded from now on; without `knows_past`, an earlier daemon had begun that."""
+        """Start the recording; without `knows_past`, an earlier daemon had started it."""
         self._table = SiteTable(now_ns, knows_past=knows_past)
         self._verdicts = SiteVerdicts(self._leak_after_s)
         self._forget()
 
     def end(self) -> None:
-        """They are not recorded any more."""
+        """Stop the recording."""
         self._table = None
         self._forget()
 
     def note_opened(self, stack_ids: Sequence[int], opened: Sequence[int]) -> None:
-        """So many descriptors were opened by these stacks, by the programs' counters."""
+        """Record how many descriptors each stack has opened, from the programs' counters."""
         self._opened.update(zip(stack_ids, opened, strict=True))
 
     def read(self, tables: DescriptorTables, clock_ns: Callable[[], int], background: Background) -> None:
-        """Look at what is open, if it is time to. `clock_ns` is CLOCK_MONOTONIC."""
+        """Start a look at the open descriptors if it is due. `clock_ns` is CLOCK_MONOTONIC."""
         now_ns = clock_ns()
         if self._table is None:
             return
@@ -142,7 +143,7 @@ class DescriptorSites:
         with self._lock:
             found = self._look
         began_ns = clock_ns()
-        # A look that began before the recording did is of an earlier one.
+        # A look from before the recording began belongs to an earlier recording.
         is_new = found is not None and found is not self._taken and found.at_ns >= self._table.updated_ns
         if found is not None and is_new and self._taking_pause.is_due(began_ns):
             self._take(self._table, found, clock_ns)
@@ -151,12 +152,12 @@ class DescriptorSites:
             self._taking_pause.done(began_ns, clock_ns())
 
     def sites(self) -> tuple[OpenDescriptors, ...]:
-        """Those with open descriptors: what grows fastest first, then those with the most; at most 100."""
+        """Sites with open descriptors: the fastest growing first, then the largest; at most 100."""
         return self._sites
 
     @property
     def totals(self) -> DescriptorTotals | None:
-        """All that are open, as of the same moment; None if they are not recorded, or not yet known."""
+        """All open descriptors at the same moment; None if they are not recorded, or not yet known."""
         return self._totals
 
     def _forget(self) -> None:
@@ -224,7 +225,7 @@ class DescriptorSites:
         self._verdicts.compute(table, [look.blocks], clock_ns)
 
     def _others_count(self, table: SiteTable) -> int:
-        """How many there were at the last look."""
+        """Their number at the last look."""
         return table.counters(_OTHERS).live_count if table.row_of(_OTHERS) >= 0 else 0
 
     def _look_closer(
@@ -236,10 +237,10 @@ class DescriptorSites:
     ) -> None:
         began_ns, used_ns = clock_ns(), time.thread_time_ns()
         try:
-            # In this order: whatever is in the table and not open was closed.
+            # In this order: a descriptor that is in the table and not open was closed.
             numbers, blocks = table.read()
             open_now = np.array(open_numbers(self._process.pid, self._proc), np.uint64)
-            # What was opened in between is in the table by now.
+            # The table now includes descriptors that were opened in between.
             unrecorded.look(open_now, np.union1d(numbers, table.read()[0]))
             are_open = np.isin(numbers, open_now)
             gone = zip(numbers[~are_open].tolist(), blocks["born_ns"][~are_open].tolist(), strict=True)
@@ -264,7 +265,7 @@ class DescriptorSites:
     def _uses_of(
         self, numbers: NDArray[np.uint64], blocks: NDArray[np.void], others: NDArray[np.uint64]
     ) -> dict[int, Counter[str]]:
-        """What the descriptors of the stacks with the most are, of a sample, and those of no stack."""
+        """The kinds of a sample of the descriptors, for the largest stacks and for those without a stack."""
         stack_ids, counts = np.unique(blocks["stack_id"], return_counts=True)
         samples = {}
         for stack_id in stack_ids[np.argsort(-counts, kind="stable")][:_SITES_LOOKED_AT].tolist():
@@ -274,7 +275,7 @@ class DescriptorSites:
 
 
 def _counters(count: int, opened: int) -> tuple[int, ...]:
-    """The columns COUNTERS of a call site with so many open; `opened` may be of a little earlier."""
+    """The columns COUNTERS of a call site with `count` open; `opened` may be slightly older."""
     opened, each = max(count, opened), DESCRIPTOR_BYTES
     return each * count, count, each * opened, opened, 0, each * count, 0, 0
 
@@ -290,7 +291,7 @@ def _rate_per_min(verdict: SiteVerdict) -> float:
 
 
 def shares_of(uses: Counter[str]) -> tuple[ResourceShare, ...]:
-    """What most of them are, the largest share first."""
+    """The most frequent kinds, the largest share first."""
     total = uses.total()
     return tuple(
         ResourceShare(what, round(count / total, 3))
@@ -300,7 +301,7 @@ def shares_of(uses: Counter[str]) -> tuple[ResourceShare, ...]:
 
 
 def _oldest(blocks: NDArray[np.void]) -> dict[int, int]:
-    """When the oldest of each stack was opened."""
+    """The time at which the oldest descriptor of each stack was opened."""
     order = np.lexsort((blocks["born_ns"], blocks["stack_id"]))
     stack_ids, first = np.unique(blocks["stack_id"][order], return_index=True)
     return dict(zip(stack_ids.tolist(), blocks["born_ns"][order][first].tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""Memory of a Java virtual machine beside its heap: its purpose, by the site that takes it.
+"""Memory of a Java virtual machine outside of its heap, by purpose, from the site that allocates it.
 
 The metaspace has classes and their methods; it grows with class loaders that are kept. The code cache has
 compiled code, and stops growing when everything is compiled. Neither is part of the heap, and no count of
@@ -29,7 +29,7 @@ _EXPLAINS_SHARE = 0.5
 
 
 class JavaUse(StrEnum):
-    """What a mapping of the virtual machine is for."""
+    """The purpose of a mapping of the virtual machine."""
 
     METASPACE = "metaspace"
     CODE_CACHE = "code cache"
@@ -55,7 +55,7 @@ def use_of(key: SiteKey, frames: Sequence[Frame]) -> JavaUse | None:
         return JavaUse.OWN if _is_machines_own(frames) else None
     if key.kind not in _KINDS:
         return None
-    # What Java called, the innermost calls first.
+    # The native code that Java called, innermost first.
     native = takewhile(lambda frame: frame.kind is FrameKind.NATIVE, frames)
     functions = [frame.function or "" for frame in native if frame.module == _LIBRARY]
     for use, names in _FUNCTIONS.items():
@@ -73,7 +73,7 @@ def _is_machines_own(frames: Sequence[Frame]) -> bool:
 
 
 def growth_by_use(sites: Iterable[tuple[SiteKey, Sequence[Frame], float]]) -> dict[JavaUse, float]:
-    """The growth of sites, each with its bytes per second, by what they are for."""
+    """The growth of sites, given in bytes per second, summed by purpose."""
     found: dict[JavaUse, float] = {}
     for key, frames, rate in sites:
         use = use_of(key, frames)
@@ -83,13 +83,13 @@ def growth_by_use(sites: Iterable[tuple[SiteKey, Sequence[Frame], float]]) -> di
 
 
 def with_use(verdict: SiteVerdict, key: SiteKey, frames: Sequence[Frame]) -> SiteVerdict:
-    """The verdict on a site, whose reason begins with what its memory is for."""
+    """The verdict on a site, with the purpose of its memory at the beginning of the reason."""
     use = use_of(key, frames)
     return verdict if use is None else replace(verdict, reason=f"{use}: {verdict.reason}")
 
 
 def with_uses(verdict: ProcessVerdict, growth: Mapping[JavaUse, float]) -> ProcessVerdict:
-    """The verdict on a process, whose reason names what most of its leak is, if that is one of these."""
+    """The verdict on a process; the reason names the purpose of most of its leak, if known."""
     if verdict.verdict is not Verdict.LEAK or not growth:
         return verdict
     use = max(growth, key=growth.__getitem__)

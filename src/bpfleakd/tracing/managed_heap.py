@@ -1,7 +1,7 @@
 """The managed heap of a traced process: its collections, and the verdict on the sites that commit it.
 
-The collector takes memory in the name of the method that allocates at that moment, garbage or not. Its
-commits are blamed on that method, but the verdict comes from what collections leave alive.
+The collector commits memory on behalf of the method that allocates at that moment, garbage or not. bpfleakd
+blames that method for the commits, but the verdict comes from what collections leave alive.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bpfleakd.verdicts.managed_heap import Collections, classify_managed_heap
 __all__ = ["HeapTracking"]
 
 _COLLECTIONS_MAX = 4_096
-# By which a collector takes memory; V8 has what it keeps about its pages from malloc.
+# The kinds of memory that a collector commits; V8 allocates the data on its pages with malloc.
 _KINDS = (AllocationKind.COMMIT, AllocationKind.MMAP, AllocationKind.PYTHON)
 _KINDS_OF_V8 = (*_KINDS, AllocationKind.HEAP)
 _COLLECTORS = ("libcoreclr.so", "libclrgc.so", "libclrgcexp.so", "libjvm.so")
@@ -46,7 +46,7 @@ _OF_V8 = tuple(
         *("CompactionSpace::", "PagedSpace", "NewSpace::", "SemiSpace", "LargeObjectSpace::", "Evacuat"),
     )
 )
-# They stand between V8 and the allocator.
+# Functions between V8 and the allocator.
 _LIBRARIES = ("libc.so", "libstdc++.so", "operator new(", "std::")
 _RISING = (Verdict.LEAK, Verdict.GROWING)
 _EXPLAINED = "explained: memory of the managed heap, which grows by what the sites of kind managed keep"
@@ -75,15 +75,15 @@ class HeapTracking:
 
     @property
     def may_grow(self) -> bool:
-        """Whether to search for the function that makes it grow."""
+        """Whether to search for the function that makes the heap grow."""
         return self.heap is None or self.heap.verdict is not Verdict.STEADY
 
     def last_full_ns(self, until_ns: int) -> int | None:
-        """Until when what is alive was seen by a full collection, of those until then (CLOCK_MONOTONIC).
+        """The time whose live objects a full collection until `until_ns` has seen (CLOCK_MONOTONIC).
 
-        None if none has seen anything. One that tolerates garbage marks while the program runs, and keeps
-        what is young when it begins (G1 takes all class loaders for alive then): it saw what the one before
-        it left.
+        None if there was none. A collector that tolerates garbage marks while the program runs, and keeps
+        what is young at that time (G1 then treats all class loaders as alive): it has seen what the previous
+        one left.
         """
         full = [one for one in self._points if one.is_full and one.at_ns <= until_ns][-2:]
         if full and full[-1].least_bytes is not None:
@@ -91,13 +91,13 @@ class HeapTracking:
         return full[-1].at_ns if full else None
 
     def note(self, collections: Iterable[LiveHeap]) -> None:
-        """Remember collections."""
+        """Add collections."""
         for one in collections:
             self._points.append(replace(one, types=()))
             self._count += 1
             self._full_count += one.is_full
         if len(self._points) > _COLLECTIONS_MAX:
-            # Every second one that is not exact.
+            # Drops every second one that is not exact.
             self._points = [one for place, one in enumerate(self._points) if one.is_full or place % 2][
                 -_COLLECTIONS_MAX:
             ]
@@ -148,10 +148,10 @@ class HeapTracking:
 
     @property
     def of_process(self) -> ManagedHeap | None:
-        """The heap for the verdict on the process: its reason says how to ask who keeps it if no site does.
+        """The heap for the verdict on the process; its reason says how to find the owner if no site leaks.
 
         A heap whose memory was all committed before the attach (`-Xms` as large as `-Xmx`) has no such sites;
-        while it is growing and not leaking, its sites do not say so.
+        while it is growing and not leaking, its sites do not show it.
         """
         if self.heap is None or self.is_held:
             return self.heap
@@ -161,7 +161,7 @@ class HeapTracking:
         return replace(self.heap, reason=f"{self.heap.reason}; {self._unknown_keeper}")
 
     def may_commit(self, key: SiteKey) -> bool:
-        """Whether a site is of a kind by which this heap takes memory."""
+        """Whether a site is of a kind that this heap commits memory by."""
         kinds = _KINDS_OF_V8 if self.heap is not None and self.heap.runtime == _V8 else _KINDS
         return key.kind in kinds
 
@@ -170,7 +170,7 @@ class HeapTracking:
         return self.heap is not None and self.heap.runtime == _JVM and key.kind is AllocationKind.HEAP
 
     def is_committed_by(self, key: SiteKey, frames: Sequence[Frame]) -> bool:
-        """Whether a site takes memory for objects: that of a garbage collector, or Python's arenas."""
+        """Whether a site allocates memory for objects: a garbage collector's, or Python's arenas."""
         if key.kind is AllocationKind.PYTHON:
             return True
         if not self.may_commit(key) or self.heap is None:
@@ -180,7 +180,7 @@ class HeapTracking:
     def on_site(
         self, key: SiteKey, frames: Sequence[Frame], verdict: SiteVerdict, row: int | None = None
     ) -> SiteVerdict:
-        """The verdict on a site, in a row of the table: for one that commits the managed heap, the heap's."""
+        """The verdict on a site in a row of the table; the heap's verdict for one that commits the heap."""
         if verdict.verdict is Verdict.LEAK and row in self.owned.unconfirmed:
             reason = f"{verdict.reason}; {self.owned.unconfirmed[row]}"
             verdict = replace(verdict, verdict=Verdict.GROWING, reason=reason)
@@ -207,7 +207,7 @@ def _is_by_collector(frames: Sequence[Frame]) -> bool:
 
 
 def _is_by_v8(frames: Sequence[Frame]) -> bool:
-    """Whether V8 took it for pages by itself: no function called back by V8 is in between."""
+    """Whether V8 allocated pages by itself: without a function that V8 called back in between."""
     # The first one is the allocator.
     functions = [
         frame.function or ""

@@ -1,4 +1,4 @@
-"""What the memory of the traced processes is made of, and how that has grown since the attach."""
+"""The memory of the traced processes by use, and its growth since the attach."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ __all__ = ["MemoryBreakdown"]
 log = structlog.get_logger()
 
 PROC = Path("/proc")
-# Allocators with books that are read (process/heap_books); the loader's functions are probed as well.
+# Allocators whose books can be read (process/heap_books); the loader's functions are probed as well.
 _READ_ALLOCATORS = frozenset({"glibc", "tcmalloc", "ld.so"})
 _UNREAD_LIBRARIES = ("jemalloc", "mimalloc")
 # About 50 ms.
@@ -54,14 +54,14 @@ _CHUNKS_AT_ATTACH = 20_000
 
 
 class FirstBill(Struct, frozen=True):
-    """The bill that growth is counted from, and how long after the attach it was made."""
+    """The bill that growth is counted from, and its age at the attach."""
 
     attached_s: float
     lines: tuple[BillLine, ...]
 
 
 class FirstContainerBill(Struct, frozen=True):
-    """The same of the control group that limits the process."""
+    """The same for the control group that limits the process."""
 
     attached_s: float
     bill: ContainerBill
@@ -92,7 +92,7 @@ class MemoryBreakdown:
         self._processes: dict[int, _MeasuredProcess] = {}
 
     def follow(self, process: ProcessInfo, allocators: Collection[str] = ()) -> tuple[UseSummary, ...]:
-        """Begin: growth is counted from what is returned. A process that cannot be read has no growth.
+        """Start counting growth from the returned summary. A process that cannot be read has no growth.
 
         `allocators` are those of the process, by name.
         """
@@ -124,7 +124,7 @@ class MemoryBreakdown:
         self._processes[pid] = _MeasuredProcess(process, _unread(allocators), first, first_bill, jit_tail)
 
     def forget(self, pid: int) -> None:
-        """The process is not traced any more."""
+        """Forget a process that is no longer traced."""
         self._processes.pop(pid, None)
 
     def report(
@@ -139,11 +139,11 @@ class MemoryBreakdown:
         compiled: Callable[[], Sequence[JitModule]] = tuple,
         go: GoProfile | None = None,
     ) -> AddressSpaceReport:
-        """The memory of a process that is followed, now.
+        """The current memory of a followed process.
 
-        `space` has the owners of the mappings since the attach, `table` the live heap. `compiled` asks its
-        runtimes what they have compiled, where no perf map says it. Raises NoSuchProcess,
-        AccessDenied or KernelUnsupported.
+        `space` has the owners of the mappings since the attach, `table` the live heap. `compiled` returns
+        what runtimes have compiled, for memory that no perf map covers. Raises NoSuchProcess, AccessDenied or
+        KernelUnsupported.
         """
         process = self._processes[pid]
         status = read_status(pid, self._proc)
@@ -194,7 +194,7 @@ class MemoryBreakdown:
     ) -> tuple[tuple[BillLine, ...], ContainerBill | None]:
         """The bill of any process, and of the control group that limits it, if it does not take long.
 
-        Growth is that of a process that is followed. Raises as `report`.
+        A process that is not followed has no growth. Raises the errors of `report`.
         """
         smaps = read_smaps(pid, self._proc)
         parts, books = self._parts(pid, smaps, space), self._books(pid, smaps, _CHUNKS_AT_ATTACH)
@@ -216,7 +216,7 @@ class MemoryBreakdown:
         attached_s: float,
         go: GoHeap | None,
     ) -> tuple[BillLine, ...]:
-        """The bill now, with the growth since the first one that it can be compared with."""
+        """The current bill, with the growth since the first one that it can be compared with."""
         first = process.first_bill
         lines = bill(parts, books, managed, unread=unread, go=go)
         if first is None or not is_comparable(first.lines, lines):
@@ -225,7 +225,7 @@ class MemoryBreakdown:
         return bill(parts, books, managed, first.lines, attached_s - first.attached_s, unread, go)
 
     def _container_bill(self, pid: int, attached_s: float) -> ContainerBill | None:
-        """What the group that limits the process is charged for; None if none does."""
+        """The charges of the group that limits the process; None without a limit."""
         group = narrowest_group(pid, self._proc, self._cgroup)
         if group is None:
             return None
@@ -243,7 +243,7 @@ class MemoryBreakdown:
     def _first_bill(
         self, pid: int, smaps: Smaps, parts: Sequence[Part], unread: UnreadHeap | None
     ) -> FirstBill | None:
-        """Make the bill at the attach, if it does not take long; else the first request makes it."""
+        """Make the bill at the attach, if it does not take long; otherwise the first request makes it."""
         books = self._books(pid, smaps, _CHUNKS_AT_ATTACH)
         if books is not None and books.left_out:
             return None
@@ -281,7 +281,7 @@ class MemoryBreakdown:
         )
 
     def pinned(self, pid: int) -> tuple[PinnedPages, ...]:
-        """Pages of glibc's in which live blocks hold freed memory, as of the last report; each once."""
+        """Pages of glibc's in which live blocks pin freed memory, as of the last report; returned once."""
         process = self._processes[pid]
         pages, process.pinned = process.pinned, ()
         return pages
@@ -301,7 +301,7 @@ def _unread(allocators: Collection[str]) -> tuple[str, ...]:
 
 
 def _mapped_unread(smaps: Smaps) -> tuple[str, ...]:
-    """Those of a process whose files nobody has opened, by the names of its libraries."""
+    """Unread allocators of a process whose files nobody has opened, by their libraries' names."""
     names = {usage.mapping.path.rpartition("/")[2] for usage in smaps.usages}
     return tuple(each for each in _UNREAD_LIBRARIES if any(name.startswith(f"lib{each}") for name in names))
 
@@ -318,17 +318,17 @@ def _go_heap(smaps: Smaps, go: GoProfile | None) -> GoHeap | None:
 
 
 def _books_of(heap: TcmallocHeap) -> AllocatorBooks:
-    """Of a program without glibc's."""
+    """The books of a program without glibc's allocator."""
     return AllocatorBooks(0, 0, 0, 0, 0, 0, heap.committed_bytes, heap.free_bytes)
 
 
 def _resident_bytes(ranges: Sequence[tuple[int, int]], smaps: Smaps) -> int:
-    """What of these ranges is in memory: their share of the mappings that they lie in."""
+    """The resident part of these ranges: their share of the mappings that contain them."""
     resident = 0.0
     starts = [start for start, _end in ranges]
     for usage in smaps.usages:
         first, last = usage.mapping.start, usage.mapping.end
-        # They are in order, and do not overlap.
+        # The usages are in order, and do not overlap.
         some = ranges[max(0, bisect_right(starts, first) - 1) : bisect_left(starts, last)]
         inside = sum(max(0, min(end, last) - max(start, first)) for start, end in some)
         resident += (usage.resident_bytes + usage.swap_bytes) * inside / (last - first)

@@ -1,4 +1,4 @@
-"""Observers of the tracing: verdicts, reports and figures, which tracing itself does not know."""
+"""Observers of tracing: verdicts, reports and figures, which the tracing code itself does not know."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ __all__ = ["TracingObserver"]
 
 
 class TracingObserver:
-    """Gets every notification in the tracing thread, and ignores it: override the wanted ones."""
+    """Receives every notification in the tracing thread and ignores it; override the wanted ones."""
 
     def attached(self, traced: TracedProcess) -> None:
-        """A process is being recorded."""
+        """The recording of a process has started."""
 
     def collected(self, view: ProcessView) -> None:
-        """A tick has brought the table of a process up to now."""
+        """A tick has updated the table of a process."""
 
     def exited(self, view: ProcessView) -> None:
-        """A process has exited, and is kept for a moment if requested names are still to come."""
+        """A process has exited; it is kept for a moment if requested names are missing."""
 
     def ending(self, view: ProcessView) -> None:
-        """A process is not recorded any more, and its tables are dropped after this."""
+        """The recording of a process has ended; its tables are dropped after this."""
 
     def ended(self, traced: TracedProcess) -> None:
-        """The tables of a process are gone."""
+        """The tables of a process have been dropped."""
 
     def ticked(self, took_s: float) -> None:
-        """All processes were read, in so many seconds."""
+        """All processes have been read; that took `took_s` seconds."""

@@ -1,16 +1,16 @@
-"""Memory that a runtime has for objects of its managed heap, or for classes: they own it.
+"""Memory that a runtime allocates for, and that is owned by, managed objects or classes.
 
-It is freed after a collection has found its owner dead: a Buffer of Node.js, the metaspace of a class loader.
-Until then it grows as a leak does, whether anything keeps it or not. Objects that are kept for a while grow
-old, so that only a full collection tells. So such a site leaks if
+The runtime frees it after a collection has found its owner dead: a Buffer of Node.js, the metaspace of a
+class loader. Until then it grows like a leak, whether anything refers to the owner or not. Objects that live
+for a while are promoted, so only a full collection decides. Such a site leaks if
 
 - a full collection came in the second half of the time over which it grew, and after what makes a leak: had
   it freed what was there, the first half would be flat, and no steady growth. It counts when it is some time
   ago, since threads of the runtime free such memory afterwards (V8 sweeps, a JVM purges its metaspace);
 - it gained as much as counts in a managed heap: less is what a runtime keeps about its own work.
 
-What was confirmed once stays a leak as long as its growth goes on. Memory that native code of the program
-takes is not owned by objects, nor is what it asks a runtime for (Unsafe.allocateMemory).
+A confirmed leak stays one as long as its growth continues. Memory that native code of the program allocates
+is not owned by objects, and neither is memory that it requests from a runtime (Unsafe.allocateMemory).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bpfleakd.verdicts.managed_heap import GAINED_MIN_BYTES
 
 __all__ = ["FREED_AFTER_NS", "OwnedGrowth", "OwnedMemory", "is_owned_by_objects"]
 
-# How long freeing may take after a collection, on a busy machine.
+# Maximum time from a collection to the frees, on a busy machine.
 FREED_AFTER_NS = 10_000_000_000
 _KINDS = (AllocationKind.HEAP, AllocationKind.MMAP, AllocationKind.COMMIT)
 _JVM, _V8 = "JVM", "V8"
@@ -37,7 +37,7 @@ _ADDON = ".node"
 
 
 class OwnedGrowth(Struct, frozen=True):
-    """What a site gained steadily, in a window of seconds since the attach."""
+    """The steady gain of a site, in a window of seconds since the attach."""
 
     start_s: float
     end_s: float
@@ -45,8 +45,10 @@ class OwnedGrowth(Struct, frozen=True):
 
 
 class OwnedMemory:
-    """The sites of one process that grow by such memory. `unconfirmed` are those that no collection has shown
-    to leak yet, with the reason, by row of the table."""
+    """The sites of one process that grow by owned memory.
+
+    `unconfirmed` are those that no collection has shown to leak yet, with the reason, by row of the table.
+    """
 
     def __init__(self) -> None:
         self.unconfirmed: dict[int, str] = {}
@@ -67,7 +69,7 @@ class OwnedMemory:
                 self.unconfirmed[row] = why
 
     def announceable(self, found: Iterable[int]) -> list[int]:
-        """Of rows of sites that have turned out to leak, those to tell of: the unconfirmed ones wait."""
+        """The rows to announce among sites that have turned out to leak: unconfirmed ones wait."""
         new = set(found)
         told = {row for row in new if row not in self.unconfirmed} | (self._waiting & self._confirmed)
         self._waiting = (self._waiting | new) & self.unconfirmed.keys()
@@ -82,10 +84,10 @@ def _why_unconfirmed(growth: OwnedGrowth, last_full_s: float | None, leak_after_
 
 
 def is_owned_by_objects(runtime: str, key: SiteKey, frames: Sequence[Frame]) -> bool:
-    """Whether a runtime took a site's memory by itself, for objects or classes of a managed program."""
+    """Whether a runtime itself allocated a site's memory, for objects or classes of a managed program."""
     if key.kind not in _KINDS or runtime not in (_JVM, _V8):
         return False
-    # What managed code called, without the allocator.
+    # The native code that managed code called, without the allocator.
     native = list(takewhile(lambda frame: frame.kind is FrameKind.NATIVE, frames))[1:]
     native = [frame for frame in native if not (frame.module or "").startswith(_LIBRARIES)]
     if runtime == _JVM:
@@ -94,6 +96,6 @@ def is_owned_by_objects(runtime: str, key: SiteKey, frames: Sequence[Frame]) -> 
         return is_own and not any((frame.function or "").startswith(_REQUESTED) for frame in native)
     if any((frame.module or "").endswith(_ADDON) for frame in native):
         return False
-    # The libraries that Node.js uses are its own.
+    # The libraries that Node.js uses belong to it.
     inner = list(takewhile(lambda frame: not is_runtime(frame), native))
     return len(inner) < len(native) and all(".so" in (frame.module or "") for frame in inner)

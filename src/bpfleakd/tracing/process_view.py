@@ -1,4 +1,4 @@
-"""What a query may see of a traced process."""
+"""The data on a traced process that queries may use."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ class ProcessView(Struct, frozen=True):
 
     @property
     def space(self) -> AddressMap | None:
-        """The owners of mappings; None once the process is not traced any more."""
+        """The owners of mappings; None once the process is no longer traced."""
         return self.address_maps.map_of(self.traced.pid)
 
     def heap_since_attach(self) -> list[tuple[int, int]]:
-        """Where the allocators have put blocks since the attach, and only they."""
+        """The address ranges in which only the allocators have put blocks since the attach."""
         return self.address_maps.heap_since_attach(self.traced.pid)
 
     def name(self, keys: Iterable[SiteKey]) -> dict[SiteKey, NamedStack]:
-        """The stacks of sites, with the best names that there are now."""
+        """The stacks of sites, with the best names currently available."""
         return self.traced.named_stacks(self.maps, keys, self.clock_ns())
 
     def learn_charging(self) -> None:
-        """Find the callers that free what they allocate, and so are not to be blamed."""
+        """Find the callers that free their blocks, and so are not to blame."""
         pid = self.traced.pid
         self.traced.charging.learn(self.traced.table, lambda key: self.maps.stack(pid, key.stack_id))
 

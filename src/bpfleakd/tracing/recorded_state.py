@@ -1,4 +1,4 @@
-"""What is kept of the traced processes beside their tables: address maps, memory at the attach, sampling.
+"""The recorded state of traced processes besides their tables: address maps, memory at the attach, sampling.
 
 All of it outlives the daemon. The programs keep counting without one, so no count is missing; the next daemon
 does the rest:
@@ -48,7 +48,7 @@ History: TypeAlias = tuple[SiteTable, SiteVerdicts, dict[SiteKey, SiteIdentity]]
 
 
 class RecordedState:
-    """Of all traced processes, from `begin` or `resume` to `forget`.
+    """The state of all traced processes, from `begin` or `resume` to `forget`.
 
     `watch` turns the kernel's reports of address spaces on and off; `clock_ns` is CLOCK_MONOTONIC.
     """
@@ -72,7 +72,7 @@ class RecordedState:
         self._clock_ns = clock_ns
 
     def begin(self, attachment: Attachment, request: TracingRequest, begun_anew: int = 0) -> TracedSince:
-        """Take on a process that has just been attached, for the first time or `begun_anew`."""
+        """Start the state of a process that has just been attached, for the first time or `begun_anew`."""
         pid = attachment.process.id.pid
         self._follow_address_space(attachment)
         self.feed.keep(pid, attachment.pins.record("space"))
@@ -83,12 +83,15 @@ class RecordedState:
         return since
 
     def resume(self, attachment: Attachment, request: TracingRequest, gap_s: float) -> TracedSince:
-        """Continue with a process of another daemon, which had ended `gap_s` before. Raises OSError."""
+        """Continue the state of an earlier daemon's process; that daemon ended `gap_s` ago.
+
+        Raises OSError.
+        """
         pid, pins = attachment.process.id.pid, attachment.pins
         try:
             before = read_checkpoint(record := pins.record(_SINCE), TracedSince)
         except ValueError:
-            # The daemon was killed between the begin of the recording and this record.
+            # The daemon was killed between the start of the recording and this record.
             before = TracedSince(self._clock_ns())
         finally:
             record.close()
@@ -106,11 +109,11 @@ class RecordedState:
         return since
 
     def new_history(self, *, knows_past: bool = True) -> History:
-        """The history of a process of which nothing was read yet; it `knows_past` from its attach on."""
+        """The history of a process without readings; it `knows_past` from its attach on."""
         return SiteTable(self._clock_ns(), knows_past=knows_past), SiteVerdicts(self._leak_after_s), {}
 
     def restored_history(self, attachment: Attachment) -> History:
-        """The history that an earlier daemon wrote down, or a new one: growth is that since now."""
+        """The stored history of an earlier daemon, or a new one, whose growth starts now."""
         try:
             record = attachment.pins.record("history")
             return restored_history(record, self._leak_after_s, self._clock_ns())
@@ -119,18 +122,18 @@ class RecordedState:
             return self.new_history(knows_past=False)
 
     def write_history(self, traced: TracedProcess, *, now: bool = False) -> None:
-        """Write down the history of a process, if it is time to, or `now`."""
+        """Store the history of a process, if it is due, or `now`."""
         self._histories.keep(traced, now=now)
 
     def forget(self, pid: int) -> None:
-        """The process is not traced any more, or by another daemon from now on."""
+        """Forget a process that is no longer traced, or handed to another daemon."""
         self.feed.forget(pid)
         self._histories.forget(pid)
         self.memory.forget(pid)
         self.sampling.forget(pid)
 
     def watch_address_spaces(self, wanted: bool) -> None:
-        """Have the kernel report changes of address spaces, or not any more."""
+        """Start or stop the kernel's reports of changes of address spaces."""
         try:
             self._watch(wanted)
         except errors.KernelError as error:
@@ -142,7 +145,7 @@ class RecordedState:
 
 
 def _effective(attachment: Attachment, request: TracingRequest) -> TracingRequest:
-    """What is recorded: a sampler inside the process has drawn already, and takes no orders."""
+    """The effective request: a sampler inside the process chooses its blocks itself."""
     return replace(request, mode=TracingMode.INSIDE, level=0) if attachment.is_inside else request
 
 
@@ -152,7 +155,7 @@ def _allocators(attachment: Attachment) -> set[str]:
 
 
 def _mappings_of(attachment: Attachment) -> Sequence[Mapping]:
-    """The mappings after the recording began, so that no change falls between the two."""
+    """The mappings after the recording began, so no change is missed between the two."""
     if attachment.pidfd == GONE:
         return attachment.mappings
     try:

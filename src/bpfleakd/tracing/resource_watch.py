@@ -1,4 +1,4 @@
-"""File descriptors and threads of a traced process, and whether they become ever more.
+"""File descriptors and threads of a traced process, and whether their number keeps growing.
 
 Rules:
   - Each kind is a row of a table like that of call sites, in which each of them counts as so many bytes. So
@@ -37,11 +37,11 @@ __all__ = ["ResourceWatch"]
 PROC = Path("/proc")
 _NS_PER_S = 1_000_000_000
 _PAUSE_NS = 2 * _NS_PER_S
-# What the kernel needs for one, roughly; a thread has a kernel stack.
+# The approximate kernel memory of each; a thread has a kernel stack.
 _BYTES = {ResourceKind.DESCRIPTORS: DESCRIPTOR_BYTES, ResourceKind.THREADS: 32_768}
 _WORDS = {ResourceKind.DESCRIPTORS: "file descriptors", ResourceKind.THREADS: "threads"}
 _KINDS = tuple(ResourceKind)
-# A few more are not worth a report, however steadily they came.
+# A smaller increase is not worth a report, however steady.
 _GROWN_MIN = 10
 _SAMPLE_MAX = 200
 _PAUSE_FACTOR = 200
@@ -73,7 +73,7 @@ class ResourceWatch:
         self._opened_at = ""
 
     def count(self, kind: ResourceKind) -> int | None:
-        """How many there were at the last look; None before it."""
+        """Their number at the last look; None before the first."""
         return self._counts.get(kind)
 
     @property
@@ -82,12 +82,12 @@ class ResourceWatch:
         return ResourceKind.DESCRIPTORS in self._counts and self._grows(ResourceKind.DESCRIPTORS)
 
     def note_opened_at(self, words: str) -> None:
-        """Most of the new descriptors are opened there; "": unknown."""
+        """Set where most of the new descriptors are opened; "" for unknown."""
         self._opened_at = words
 
     @property
     def leaks(self) -> tuple[ResourceUse, ...]:
-        """Those that become ever more."""
+        """The resources whose number keeps growing."""
         return tuple(use for use in self.uses() if use.verdict is Verdict.LEAK)
 
     def new_leaks(self) -> list[ResourceUse]:
@@ -97,7 +97,7 @@ class ResourceWatch:
         return new
 
     def read(self, clock_ns: Callable[[], int], background: Background) -> None:
-        """Count them, if it is time to. `clock_ns` is CLOCK_MONOTONIC."""
+        """Count them if it is due. `clock_ns` is CLOCK_MONOTONIC."""
         now_ns = clock_ns()
         if now_ns < self._due_ns or not self._pause.is_due(now_ns):
             return
@@ -113,7 +113,7 @@ class ResourceWatch:
             background.begin(str(self._process), partial(self._look_closer, clock_ns))
 
     def uses(self) -> tuple[ResourceUse, ...]:
-        """Each kind, once they were counted."""
+        """Each kind, once counted."""
         return tuple(self._use(kind) for kind in _KINDS if kind in self._counts)
 
     def added_to(self, verdict: ProcessVerdict) -> ProcessVerdict:
@@ -183,7 +183,7 @@ class ResourceWatch:
             self._shares_pause.used(clock_ns(), time.thread_time_ns() - before_ns)
 
     def _count_threads(self) -> int | None:
-        """Also whether it is still this process."""
+        """The number of threads; None if the pid belongs to another process."""
         try:
             stat = (self._proc / str(self._process.pid) / "stat").read_bytes()
             fields = stat[stat.rindex(b")") + 2 :].split()
@@ -198,5 +198,5 @@ def _key(kind: ResourceKind) -> SiteKey:
 
 
 def _name(command: str) -> str:
-    """Threads of a pool have numbers in their names."""
+    """The name of a group of threads: those of a pool have numbers in their names."""
     return f"named {re.sub(r'[0-9]+', 'N', command)}"

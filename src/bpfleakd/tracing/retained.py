@@ -1,4 +1,4 @@
-"""What survives collections, as call sites of kind `managed` and by type."""
+"""Memory that survives collections, as call sites of kind `managed` and by type."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bpfleakd.units import human_bytes, human_duration
 
 __all__ = ["fitted", "retained_sites", "retained_types"]
 
-# In a leaking heap, a function that keeps this share of what stays leaks.
+# In a leaking heap, a function that retains this share of the growth leaks.
 _LEAKS_SHARE = 0.1
 # With fewer samples, no function is blamed.
 _SAMPLES_MIN = 5
@@ -32,16 +32,16 @@ _POINTER_BYTES = 8
 
 
 def fitted(retained: Sequence[Retained], heap: ManagedHeap | None) -> Sequence[Retained]:
-    """Samples, scaled to what the heap measures itself: neither more bytes than it holds, nor more growth.
+    """Samples scaled to the heap's own measurement: neither more bytes than it holds, nor more growth.
 
     A runtime takes a sample when the part of the heap that a thread fills is full. So large objects are
-    sampled more often than their bytes are worth: .NET counts arrays of 3.6 kB among small objects for half
-    as much again. Collections measure all that is alive.
+    sampled more often than their bytes justify: .NET counts arrays of 3.6 kB among small objects for half as
+    much again. Collections measure all live memory.
     """
     if heap is None or heap.is_read:
         return retained
     fits = _share(heap.live_bytes, sum(one.live_bytes for one in retained))
-    # Before a verdict, growth of 0 means that nobody knows.
+    # Before a verdict, growth of 0 means unknown.
     is_known = heap.verdict is not Verdict.UNKNOWN or heap.growth_bytes_per_s > 0
     growth = heap.growth_bytes_per_s if is_known else None
     grows = _share(growth, sum(one.growth_bytes_per_s for one in retained))
@@ -58,7 +58,7 @@ def fitted(retained: Sequence[Retained], heap: ManagedHeap | None) -> Sequence[R
 
 
 def _share(measured: float | None, estimated: float) -> float:
-    """Of an estimate, what there is; all of it if nothing is known, or if there is more."""
+    """The factor that reduces an estimate to the measured figure; 1 if that is unknown or larger."""
     return 1.0 if measured is None or estimated <= measured else measured / estimated
 
 
@@ -69,15 +69,15 @@ def retained_sites(
     limit: int | None,
     arenas: Sequence[SiteReport] = (),
 ) -> list[SiteReport]:
-    """The call sites that allocate what stays alive, those with most bytes first.
+    """The call sites that allocate retained memory, those with most bytes first.
 
     If no function is known to make a container grow, the largest of `arenas` is blamed. In a leaking heap, a
-    function leaks if it allocates a good part of what stays; it is `growing` until that is proven.
+    function leaks if it allocates a large part of the retained memory; it is `growing` until that is proven.
     """
     total = sum(one.growth_bytes_per_s for one in retained) or 1.0
     kept = retained[:limit]
     stacks = symbolizer.symbolize([one.raw_stack or _raw(one.stack) for one in kept])
-    # One stack may make several types: those with most bytes come first.
+    # One stack may allocate several types; those with most bytes come first.
     arena = max(arenas, key=lambda site: site.live_bytes, default=None)
     sites = merged_sites(
         _site(one, stack if arena is None or one.raw_stack or one.stack else _stack_of(arena), heap)
@@ -154,7 +154,7 @@ def _type_of(one: Retained) -> str:
 
 
 def _holds(one: Retained) -> str:
-    """What keeps the objects; "" if only samples show it."""
+    """What holds the objects; "" if only samples show it."""
     if one.container is None:
         return ""
     who = f"a {one.container} gains" if one.container_count == 1 else f"{one.container} gain"
@@ -191,9 +191,7 @@ def _judged(site: SiteReport, heap: ManagedHeap, share: float, is_proven: bool) 
 
 
 def _with_what_they_hold(site: SiteReport, heap: ManagedHeap, rate: float) -> dict[str, Any]:
-    """The figures of the values of containers, which hold others in turn: what the heap grows by with
-    each.
-    """
+    """The figures of container values, which hold others in turn: the heap's growth with each."""
     values_per_s = site.growth_bytes_per_s / _POINTER_BYTES
     if not heap.is_read or values_per_s <= 0:
         return {}

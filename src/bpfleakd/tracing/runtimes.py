@@ -40,7 +40,7 @@ __all__ = ["ProcessRuntimes"]
 
 # Reading one takes some 20 us.
 _STACKS_NOTED_AT_ONCE = 500
-# A program may have an interpreter that it never starts: in the end it is checked every 256 ticks.
+# A program may have an interpreter that it never starts: eventually it is checked every 256 ticks.
 _LOOKED_MAX = 8
 _TYPES_OVER_NS = 30_000_000_000
 
@@ -48,7 +48,7 @@ log = structlog.get_logger()
 
 
 class ProcessRuntimes:
-    """The runtimes of one process, from the attach or their loading to the end, with its managed `heap`.
+    """The runtimes of one process, with its managed `heap`.
 
     `counts` are the last counts of its objects by type, if any.
     """
@@ -71,26 +71,26 @@ class ProcessRuntimes:
 
     @property
     def methods(self) -> list[MethodSource]:
-        """What names run-time compiled code."""
+        """The sources of names for code compiled at run time."""
         return [runtime.methods for runtime in self._runtimes if runtime.methods is not None]
 
     def compiled(self) -> list[JitModule]:
-        """What was compiled while the process was traced, by module, as far as runtimes count it."""
+        """Code compiled while the process was traced, by module, as far as runtimes count it."""
         return [m for source in self.methods if isinstance(source, CompiledSource) for m in source.compiled()]
 
     @property
     def code_tables(self) -> Sequence[UnwindTable]:
-        """What unwinds run-time compiled code; the first runtime's that has such."""
+        """The unwind tables of code compiled at run time, of the first runtime that has any."""
         return next((runtime.code_tables for runtime in self._runtimes if runtime.code_tables), ())
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is missing, and what would give it."""
+        """Sentences on missing data and how to get it."""
         return tuple(note for runtime in self._runtimes for note in runtime.notes)
 
     @property
     def frames(self) -> FrameSource | None:
-        """What names the frames of an interpreter; the first, if there are several."""
+        """The source of names for an interpreter's frames; the first, if there are several."""
         return next((runtime.frames for runtime in self._runtimes if runtime.frames is not None), None)
 
     @property
@@ -101,7 +101,7 @@ class ProcessRuntimes:
     def note_stacks(
         self, stack_ids: Iterable[int], stack_of: Callable[[int], RawStack], limit_ns: int
     ) -> None:
-        """Have the frames of new stacks read before they are gone, some at each call: for so long, about.
+        """Read the frames of new stacks before they disappear, a few per call, for about `limit_ns`.
 
         The rest of the stack at which the time is over is read when it is shown.
         """
@@ -120,15 +120,15 @@ class ProcessRuntimes:
                     return
 
     def forget_stacks(self, stack_ids: Iterable[int]) -> None:
-        """These stacks are not in the tables any more; if one comes again, its frames are read again."""
+        """Forget stacks that are no longer in the tables; if one returns, its frames are read again."""
         for number in stack_ids:
             self._noted.discard(number)
             self._to_note.pop(number, None)
 
     def charge_blocks(self, stack_of_block: Callable[[int], RawStack | None]) -> None:
-        """Find the functions that allocated the blocks that grow with what stays alive."""
+        """Find the functions that allocated the blocks that grow with the retained memory."""
         source = self.heap_runtime.allocations if self.heap_runtime else None
-        # Most processes have none, and the check of a protocol is slow: this runs at every tick.
+        # Most processes have none, and checking a protocol is slow: this runs at every tick.
         if source is not None and isinstance(source, HolderSource):
             source.charge(stack_of_block)
 
@@ -144,7 +144,7 @@ class ProcessRuntimes:
         return counts.figures if counts is not None else retained_types(self.retained)
 
     def follow(self, mappings: Sequence[Mapping]) -> bool:
-        """Find runtimes that have come; returns whether there are some."""
+        """Find newly started runtimes; returns whether there are any."""
         known = {runtime.name for runtime in (*self._runtimes, *self._failed)}
         found = detect(self._process, mappings, self._detectors, known)
         self._looked, self._ticks = self._looked + 1, 0
@@ -155,7 +155,7 @@ class ProcessRuntimes:
         return bool(found.runtimes)
 
     def is_awaited(self) -> bool:
-        """Whether to look again, at this tick, for a runtime that had not started: more and more seldom."""
+        """Whether to look at this tick for a runtime that had not started: ever more rarely."""
         if self._is_complete:
             return False
         self._ticks += 1
@@ -168,30 +168,30 @@ class ProcessRuntimes:
 
     @property
     def retained(self) -> Sequence[Retained]:
-        """What stays alive, by type and stack, most bytes first; no more than the heap holds."""
+        """Retained memory by type and stack, most bytes first; at most as much as the heap holds."""
         source = self.heap_runtime.allocations if self.heap_runtime else None
         return fitted(source.retained(), self.heap.heap) if source else ()
 
     @property
     def makes_code(self) -> bool:
-        """Whether any of them makes code that the stack walker has to know of."""
+        """Whether any runtime generates code that the stack walker must know."""
         return any(one.methods is not None or one.code is not None for one in self._runtimes)
 
     def refresh_code(self, now_ns: int) -> None:
-        """Learn of code that is new; nothing waits long."""
+        """Read newly generated code; does not wait long."""
         self._each(lambda runtime: runtime.methods.refresh(now_ns) if runtime.methods is not None else None)
 
     def refresh(self, now_ns: int) -> None:
-        """Learn what else is new; nothing waits."""
+        """Read all other news; does not wait."""
         self._each(lambda runtime: self._refresh(runtime, now_ns))
 
     def _each(self, step: Callable[[Runtime], None]) -> None:
-        """A runtime that fails, by a bug of ours, is left alone."""
+        """Run a step for each runtime; drop a runtime whose step fails because of a bug."""
         for runtime in list(self._runtimes):
             try:
                 step(runtime)
             except Exception:
-                # It reads what the process controls.
+                # It reads data that the process controls.
                 log.exception("runtime.failed", pid=self._process.id.pid, runtime=runtime.name)
                 runtime.close()
                 self._failed.append(runtime)
@@ -214,13 +214,13 @@ class ProcessRuntimes:
         last = self._read_counts
         before = None
         if last is not None:
-            # Growth is that of some time, whatever the pause between two readings.
+            # Growth is measured over some time, whatever the pause between two readings.
             is_enough = last.before is None or reading.at_ns - last.at_ns >= _TYPES_OVER_NS
             before = replace(last, before=None) if is_enough else last.before
         self._read_counts = TypeCounts(reading.at_ns, reading.types, before)
 
     def judge_heap(self, now_ns: int, leak_after_s: float) -> None:
-        """Make a verdict of what collections leave alive."""
+        """Compute the verdict from what collections leave alive."""
         runtime = self.heap_runtime
         since_ns = runtime.live_heap.watched_since_ns if runtime and runtime.live_heap else None
         if runtime is not None and since_ns is not None:
@@ -230,7 +230,7 @@ class ProcessRuntimes:
             self.heap.judge(runtime.name, since_ns, now_ns, leak_after_s, areas, limit_bytes)
 
     def close(self) -> None:
-        """Leave nothing behind in the process."""
+        """Remove everything from the process."""
         for runtime in self._runtimes:
             runtime.close()
 
@@ -241,7 +241,7 @@ def _noted(
     code: ManagedCode | None,
     live: Sequence[MethodSource],
 ) -> Iterator[None]:
-    """Read the frames of a stack, one at each step."""
+    """Read the frames of a stack, one per step."""
     if frames is not None:
         for word in words:
             frames.note((word,))
@@ -257,7 +257,7 @@ def _noted(
 
 
 def _teller_of(runtime: Runtime) -> str | None:
-    """The option of `bpfleakctl types` by which this runtime tells who keeps memory, if it can."""
+    """The option of `bpfleakctl types` by which this runtime shows the owners of memory, if any."""
     if isinstance(runtime, SurvivorsRuntime) and runtime.survivors is not None:
         return "--who"
     return "--inspector" if isinstance(runtime, SampledRuntime) else None

@@ -1,4 +1,4 @@
-"""Which blocks of the traced processes are recorded: the interval of each, adapted at every tick."""
+"""Sampling intervals: which blocks of each traced process are recorded, adapted at every tick."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ log = structlog.get_logger()
 
 _NS_PER_S = 1_000_000_000
 
-# A process that is sampled from the start begins with 64 KiB: some 1,500 blocks a second of 100 MB/s.
+# A process that is sampled from the start begins with 64 KiB: about 1,500 blocks per second at 100 MB/s.
 FIRST_SHIFT = 16
-# Room for so many blocks is enough for a process that is sampled from the start: when half is taken, the
-# sampling becomes coarser. The kernel reserves 16 bytes for each.
+# The live-block capacity for a process that is sampled from the start: when half is used, sampling becomes
+# coarser. The kernel reserves 16 bytes per block.
 SAMPLED_LIVE_BLOCKS = 1 << 17
-# By so much less is recorded at each further level of the guard: what a hit costs remains.
+# Each further level of the guard reduces the recorded blocks by this factor; the cost per hit remains.
 _LEVEL_FACTOR = 8
-# Changes of one process are logged at most so often: a program may swing for hours.
+# Minimum time between log entries on one process: a program may swing for hours.
 _LOG_PAUSE_NS = 60 * _NS_PER_S
 
 
 class SamplingOptions(Struct, frozen=True):
-    """`target_per_s` blocks of a process are recorded a second.
+    """`target_per_s` is the number of blocks to record per second and process.
 
-    With `interval_bytes`, a power of 2, the interval is that, and is not adapted.
+    With `interval_bytes`, a power of 2, the interval is fixed and not adapted.
     """
 
     target_per_s: float
@@ -49,20 +49,20 @@ class _SampledProcess(Struct):
 
 
 class Sampling:
-    """The intervals of the processes that are not traced by mode EXACT."""
+    """The intervals of all processes that are not traced by mode EXACT."""
 
     def __init__(self, maps: Maps, options: SamplingOptions) -> None:
         self._maps = maps
         self._options = options
         self._processes: dict[int, _SampledProcess] = {}
-        # The shifts, not adapted, of those that are sampled otherwise because they were too dear.
+        # The unadapted shifts of processes that are sampled otherwise because they cost too much.
         self._unlimited: dict[int, int] = {}
 
     def begin(self, pid: int, request: TracingRequest, now_ns: int) -> None:
-        """Take on a process that has just been attached.
+        """Start with a process that has just been attached.
 
-        EXACT records every block, INSIDE all that are announced. SAMPLED begins with sampling; any other
-        mode records all until that is too much.
+        EXACT records every block, INSIDE all announced ones. SAMPLED starts with sampling; any other mode
+        records all blocks until that is too much.
         """
         fixed_shift = self._fixed_shift(request.mode)
         if fixed_shift is None:
@@ -74,7 +74,7 @@ class Sampling:
         self.set_level(pid, request.level, self._maps.process(pid), now_ns)
 
     def resume(self, pid: int, request: TracingRequest, now_ns: int) -> None:
-        """Continue with a process that an earlier daemon has traced, at its interval."""
+        """Continue with an earlier daemon's process, at its interval."""
         fixed_shift = self._fixed_shift(request.mode)
         if fixed_shift is not None and request.level:
             self._unlimited[pid] = fixed_shift
@@ -84,14 +84,14 @@ class Sampling:
             process.level, process.allocated_bytes = request.level, None
 
     def forget(self, pid: int) -> None:
-        """The process is not traced any more."""
+        """Forget a process that is no longer traced."""
         self._processes.pop(pid, None)
         self._unlimited.pop(pid, None)
 
     def set_level(self, pid: int, level: int, counters: ProcessCounters, now_ns: int) -> None:
-        """Record more sparsely, from level to level; 0 is as the process was taken on.
+        """Record more sparsely from level to level; 0 is the original interval.
 
-        One whose interval is fixed by the configuration is sampled by adapted intervals at other levels.
+        A process with a fixed interval is sampled by adapted intervals at other levels.
         """
         if level == 0 and pid in self._unlimited:
             self._maps.set_sampling(pid, self._unlimited[pid])
@@ -108,7 +108,7 @@ class Sampling:
         process.level = level
 
     def adapt(self, pid: int, counters: ProcessCounters, allocated_bytes: int, now_ns: int) -> None:
-        """Choose the interval of a process again; `allocated_bytes` is what it allocated since attach."""
+        """Choose the interval again; `allocated_bytes` is what the process allocated since the attach."""
         process = self._processes.get(pid)
         if process is None or now_ns <= process.seen_ns:
             return
@@ -127,7 +127,7 @@ class Sampling:
         target_per_s = self._options.target_per_s / _LEVEL_FACTOR ** max(0, process.level - 1)
         state = adapted(process.state, rates, target_per_s)
         if process.level and not state.shift:
-            # Exact recording is what was too dear.
+            # Exact recording cost too much.
             state = SamplingState(MIN_SHIFT)
         if state.shift != process.state.shift:
             self._maps.set_sampling(pid, state.shift)
@@ -136,7 +136,7 @@ class Sampling:
         process.seen_ns, process.allocated_bytes = now_ns, allocated_bytes
 
     def _fixed_shift(self, mode: TracingMode) -> int | None:
-        """The interval of a process whose interval is not adapted; 0: every block is recorded."""
+        """The fixed shift of a process that is not adapted; 0: every block is recorded."""
         if mode in (TracingMode.EXACT, TracingMode.INSIDE):
             return 0
         interval_bytes = self._options.interval_bytes

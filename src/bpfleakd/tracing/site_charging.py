@@ -1,4 +1,4 @@
-"""Which call sites of a traced process are one, and their blamed functions.
+"""The identities of a traced process' call sites, and their blamed functions.
 
 Rules:
   - A site's identity is its fingerprint, which is made of names, not of addresses. It is settled once all its
@@ -30,22 +30,22 @@ from bpfleakd.verdicts.merged_histories import Units
 __all__ = ["SiteCharging", "SiteIdentity"]
 
 _LIVE_COUNT, _ALLOCATED_COUNT = COUNTERS.index("live_count"), COUNTERS.index("allocated_count")
-# The busiest sites, of each as many addresses: where wrappers are. 400 KB of a process with many.
+# The busiest sites, which show the wrappers, with as many addresses each: 400 KB for a process with many.
 _STACKS_MAX = 1_024
 _DEPTH = 16
-# Fewer blocks that were freed again prove nothing.
+# Fewer freed blocks prove nothing.
 _GIVEN_BACK_MIN = 4
 _HELD_SHARE = 0.1
 _SETTLED_AT_ONCE = 32
-# Evaluations between two looks at a site that lacks names.
+# Evaluations between two looks at a site without all names.
 _PAUSE_MIN, _PAUSE_MAX = 2, 64
-# More sites than this come from one place: each is checked again at each evaluation.
+# More sites than this come from one place; each is checked again at each evaluation.
 _IDENTITIES_MAX = 4_096
 _NO_ROWS = np.zeros(0, np.intp)
 
 
 class SiteIdentity(Struct, frozen=True):
-    """What a site is, whatever its address: its fingerprint, and the function that it is charged to.
+    """A site's identity, whatever its address: its fingerprint, and the function it is charged to.
 
     `module` and `function` are those of `function_identity`.
     """
@@ -56,7 +56,7 @@ class SiteIdentity(Struct, frozen=True):
 
 
 class _Provisional(Struct, frozen=True):
-    """The identity of a site by the names that it has so far; evaluations are counted from the first on."""
+    """An identity from the names known so far; evaluations are counted from the first."""
 
     identity: SiteIdentity
     pause: int
@@ -64,7 +64,7 @@ class _Provisional(Struct, frozen=True):
 
 
 class SiteCharging:
-    """The identities of the sites of one process (some from an earlier daemon), and what its wrappers are."""
+    """The identities of the sites of one process (some from an earlier daemon), and its wrappers."""
 
     def __init__(
         self, rules: ChargeRules = NO_RULES, identities: dict[SiteKey, SiteIdentity] | None = None
@@ -79,11 +79,11 @@ class SiteCharging:
 
     @property
     def identities(self) -> dict[SiteKey, SiteIdentity]:
-        """Those that are settled."""
+        """The settled identities."""
         return self._identities
 
     def forget(self, keys: Iterable[SiteKey]) -> None:
-        """These sites are not in the table any more."""
+        """Forget sites that are no longer in the table."""
         for key in keys:
             self._identities.pop(key, None)
             self._provisional.pop(key, None)
@@ -98,7 +98,7 @@ class SiteCharging:
         return known.fingerprint if known else None
 
     def learn(self, table: SiteTable, stack_of: Callable[[SiteKey], RawStack]) -> None:
-        """Learn the callers in the busiest sites, and which of them free their blocks."""
+        """Find the callers in the busiest sites, and which of them free their blocks."""
         columns = table.columns()
         allocated, live = columns[:, _ALLOCATED_COUNT], columns[:, _LIVE_COUNT]
         busiest = np.argsort(-allocated, kind="stable")[:_STACKS_MAX]
@@ -120,9 +120,9 @@ class SiteCharging:
     def unsettled(
         self, table: SiteTable, rows: NDArray[np.intp], freed_rows: NDArray[np.intp] = _NO_ROWS
     ) -> list[SiteKey]:
-        """Some of the sites in these rows, the first first, whose identity is to be looked at now.
+        """Some of the sites in these rows, in order, whose identity is to be checked now.
 
-        `freed_rows` have no live blocks. They come last, and leave half the room to those that have.
+        `freed_rows` have no live blocks. They come last, and leave half the room to the others.
         """
         self._evaluations += 1
         known_count = len(self._identities) + len(self._provisional)
@@ -161,19 +161,19 @@ class SiteCharging:
         return next((function_identity(*one) for one in known if one[0] is frame), (None, None))
 
     def units(self, table: SiteTable) -> Units | None:
-        """Which rows are the same site; None if there are no such rows."""
+        """Rows that are the same site; None if there are none."""
         rows = self._by_row(table)
         return Units.of({row: (key.kind, known.fingerprint) for row, key, known in rows}, len(table))
 
     def functions(self, table: SiteTable) -> Units | None:
-        """Which rows are blamed on the same function; None if there are no such rows."""
+        """Rows that are blamed on the same function; None if there are none."""
         named = (each for each in self._by_row(table) if each[2].function)
         return Units.of(
             {row: (key.kind, known.module, known.function) for row, key, known in named}, len(table)
         )
 
     def rows_by_site(self, table: SiteTable) -> dict[tuple[AllocationKind, str], list[int]]:
-        """The rows of each site whose identity is known, by kind and fingerprint."""
+        """The rows of each site with a known identity, by kind and fingerprint."""
         found: dict[tuple[AllocationKind, str], list[int]] = {}
         for row, key, known in self._by_row(table):
             found.setdefault((key.kind, known.fingerprint), []).append(row)

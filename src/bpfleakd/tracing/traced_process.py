@@ -1,4 +1,4 @@
-"""One traced process as the daemon remembers it."""
+"""The daemon's data on one traced process."""
 
 from __future__ import annotations
 
@@ -61,33 +61,33 @@ __all__ = ["SetAside", "TracedProcess", "TracedSince"]
 log = structlog.get_logger()
 
 _NS_PER_S = 1_000_000_000
-# A census of a million blocks takes a third of a second: at most a tenth of the time goes into them.
+# A census of a million blocks takes a third of a second: this is the maximum share of the time for them.
 _CENSUS_SHARE = 0.1
 _CENSUS_PAUSE_NS = _NS_PER_S // 2
-# A process with an error is read again after this time, and twice as long each time.
+# A process with an error is read again after this time, which doubles with each error.
 _PAUSE_NS = 2 * _NS_PER_S
 _PAUSE_MAX_NS = 300 * _NS_PER_S
-# The maps of a process are read again for addresses that nothing covers, but no more often than this.
+# The maps of a process are read again for unknown addresses, but no more often than this.
 _MAPPINGS_PAUSE_NS = _NS_PER_S
 _NAMED_STACKS_MAX = 4096
 _VTABLES_LIMIT_S = 2.0
-# The tables of a process that has ended are kept for so long for its names: a busy machine is slow.
+# The tables of an ended process are kept this long for its names, since a busy machine is slow.
 _LAST_NAMES_NS = 10 * _NS_PER_S
 _THREAD_NAMES_MAX = 4096
-# A program may load plugins and unload them for ever.
+# A program may load and unload plugins for ever.
 _LIBRARIES_LOG_PAUSE_NS = 600 * _NS_PER_S
-# After libraries and generated code were followed, and after it was judged, in the time that it took.
+# The pause after following libraries and generated code, and after judging, in durations of that work.
 _LIBRARIES_PAUSE = 4
 _CODE_PAUSE = 4
 _LOOKS_PAUSE = 4
 
 
 class TracedSince(Struct, frozen=True):
-    """When a process was attached, and what happened to its daemons since.
+    """When a process was attached, and what has happened to its daemons since.
 
-    `memory` is what it was made of then. `adopted_count` daemons took it over from another; together they
-    found it alone for `gap_s`. So often as `begun_anew` it was attached to again, without what had been
-    recorded before. It is written down for the next daemon.
+    `memory` is its memory by use at the attach. `adopted_count` daemons adopted it; together they found it
+    without a daemon for `gap_s`. It was attached to again `begun_anew` times, without its earlier records.
+    This is stored for the next daemon.
     """
 
     attached_ns: int
@@ -98,7 +98,7 @@ class TracedSince(Struct, frozen=True):
 
 
 class SetAside(Struct, frozen=True):
-    """A process that is not read until `until_ns`, because of an error."""
+    """A process that is not read until `until_ns` because of an error."""
 
     reason: str
     until_ns: int
@@ -149,7 +149,7 @@ class TracedProcess:
     go: GoProfile | None = field(default=None, init=False)
     goroutines: GoroutineWatch | None = field(default=None, init=False)
     oom: OomKill | None = field(default=None, init=False)
-    # Rows of leaking sites, to be announced when their names are there.
+    # Rows of leaking sites, to be announced once their names are known.
     unannounced: list[int] = field(default_factory=list, init=False)
     _census_due_ns: int = field(default=0, init=False)
     _announce_due_ns: int = field(default=0, init=False)
@@ -174,7 +174,7 @@ class TracedProcess:
 
     @property
     def pid(self) -> int:
-        """The process' pid, which may be another process' after it ended."""
+        """The process' pid, which another process may have after it ended."""
         return self.attachment.process.id.pid
 
     @property
@@ -184,7 +184,7 @@ class TracedProcess:
 
     @property
     def losses(self) -> dict[str, int]:
-        """All that was missed of the process, by reason: by the programs, the address map and the names."""
+        """All losses of the process, by reason: of the programs, the address map and the names."""
         naming = dict.fromkeys(NAMING_LOSS_REASONS, 0) | self.symbolizer.losses
         ours = {"region_full": self.unrecorded_regions, "begun_anew": self.since.begun_anew}
         if self.go is not None and self.goroutines is not None:
@@ -192,12 +192,12 @@ class TracedProcess:
         return {**self.counters.losses, **ours, **naming}
 
     def is_set_aside(self, now_ns: int) -> bool:
-        """Whether it is not to be read for a while."""
+        """Whether it is currently not read because of an error."""
         return self.set_aside is not None and now_ns < self.set_aside.until_ns
 
     @contextmanager
     def isolated(self, clock_ns: Callable[[], int]) -> Iterator[None]:
-        """Errors with this process end here: it is set aside, longer each time, and the others continue."""
+        """Catch errors with this process: it is set aside, longer each time, and the others continue."""
         try:
             yield
         except Exception as error:
@@ -212,7 +212,7 @@ class TracedProcess:
             )
 
     def is_in_allocator(self, stack: RawStack) -> bool:
-        """Whether a stack goes through a function that allocates or frees, or through Go's own."""
+        """Whether a stack contains a function that allocates or frees, or Go's own allocator."""
         if self.go is not None and self.go.is_in_allocator(stack):
             return True
         if self._functions is None or self._functions.attachment is not self.attachment:
@@ -220,7 +220,7 @@ class TracedProcess:
         return self._functions.are_in(stack)
 
     def leaks_to_announce(self, found: list[int], now_ns: int, pause_ns: int) -> list[int]:
-        """The rows of leaks to log now: those `found` and those that waited, once in a pause."""
+        """The rows of leaks to log now: those `found` and those that waited, once per pause."""
         self._leaks_waiting += found
         if not self._leaks_waiting or now_ns < self._announce_due_ns:
             return []
@@ -229,7 +229,7 @@ class TracedProcess:
         return leaks
 
     def forget_sites(self, rows: NDArray[np.intp]) -> None:
-        """Remove sites of the heap without live blocks; other sites get their rows."""
+        """Remove heap sites without live blocks; other sites reuse their rows."""
         gone = set(rows.tolist())
         self.unannounced = [row for row in self.unannounced if row not in gone]
         self._leaks_waiting = [row for row in self._leaks_waiting if row not in gone]
@@ -239,7 +239,7 @@ class TracedProcess:
         self.suppressions.forget(rows)
 
     def note_threads(self, names: dict[int, str]) -> None:
-        """Store the names of the threads that exist now; ended ones keep theirs, up to a limit."""
+        """Store the names of the current threads; ended ones keep theirs, up to a limit."""
         for tid, name in names.items():
             self.thread_names.pop(tid, None)
             self.thread_names[tid] = name
@@ -253,7 +253,7 @@ class TracedProcess:
         return self.attachment.pidfd == GONE
 
     def has_ended(self) -> bool:
-        """Whether the process is gone, with its last thread (a pidfd is readable then)."""
+        """Whether the process has ended with its last thread (its pidfd is then readable)."""
         if self.is_gone:
             return True
         poll = select.poll()
@@ -261,7 +261,7 @@ class TracedProcess:
         return bool(poll.poll(0))
 
     def has_other_stack(self) -> bool:
-        """Whether the main thread's stack ends elsewhere than at the attach: the process has called exec."""
+        """Whether the main thread's stack has another end than at the attach: the process has called exec."""
         before = _stack_end(self.attachment.mappings)
         if self.is_gone or before is None:
             return False
@@ -273,11 +273,11 @@ class TracedProcess:
 
     @property
     def is_ending(self) -> bool:
-        """Whether it has ended, and is kept for its names."""
+        """Whether it has ended and is kept for its names."""
         return self._names_due_ns is not None
 
     def waits_for_names(self, now_ns: int) -> bool:
-        """Whether the last report of one that has ended is to wait: for names, and not for long."""
+        """Whether the last report of an ended process should wait a little for names."""
         if self._names_due_ns is None:
             self._names_due_ns = now_ns + _LAST_NAMES_NS
         return self.symbolizer.is_pending and now_ns < self._names_due_ns
@@ -291,7 +291,7 @@ class TracedProcess:
     ) -> None:
         """Count blocks and regions by thread and age, unless the last census is recent.
 
-        A `sample` of the blocks is taken with it.
+        A `sample` of the blocks is taken in the same pass.
         """
         now_ns = clock_ns()
         if self.census is None or now_ns >= self._census_due_ns or self.state is not ProcessState.TRACED:
@@ -303,7 +303,7 @@ class TracedProcess:
             self._census_due_ns = now_ns + max(_CENSUS_PAUSE_NS, round(took_ns / _CENSUS_SHARE))
 
     def named_stacks(self, maps: Maps, keys: Iterable[SiteKey], now_ns: int) -> dict[SiteKey, NamedStack]:
-        """The stacks of sites, with names as good as they can be had now."""
+        """The stacks of sites, with the best names currently available."""
         keys = list(keys)
         wanted = [key for key in keys if key not in self._named or not self._named[key].final]
         if self.go is not None:
@@ -328,12 +328,12 @@ class TracedProcess:
         return {key: self._named[key] for key in keys}
 
     def drop_caches(self) -> None:
-        """Drop what can be computed again."""
+        """Drop data that can be computed again."""
         self._named.clear()
         self.census = None
 
     def keep_final_only(self) -> None:
-        """Drop the data behind the last report of a process that ended."""
+        """Drop the data behind the last report of an ended process."""
         self.drop_caches()
         self.table.forget_sites()
         self.verdicts = SiteVerdicts()
@@ -341,7 +341,7 @@ class TracedProcess:
         self.reachable.clear()
 
     def close(self) -> None:
-        """Close the files and runtimes that names come from, and leave nothing in the process."""
+        """Close the sources of names, and remove everything from the process."""
         self.symbolizer.close()
         self.runtimes.close()
         if self.go is not None:
@@ -359,17 +359,17 @@ class TracedProcess:
         self.runtimes.refresh(now_ns)
 
     def follow_go(self, found: FoundGo, clock_ns: Callable[[], int]) -> None:
-        """Read the books of Go's runtime from now on, if there is one."""
+        """Read the data of Go's runtime from now on, if there is one."""
         self.attachment = replace(self.attachment, go=found)
         if found.program is not None and self.go is None:
             sees_c = bool(self.attachment.probes)
             self.goroutines = GoroutineWatch(found.program, clock_ns(), self.verdicts.leak_after_s, clock_ns)
             self.go = GoProfile(found.program, self.pid, clock_ns, sees_c=sees_c)
-            # Stacks that were named before it was known where Go begins.
+            # These stacks were named before it was known where Go's code begins.
             self._named.clear()
 
     def note_code(self, maps: Maps) -> None:
-        """Take in which code the process has mapped; called after its mappings were read."""
+        """Record the mapped code of the process; called after its mappings were read."""
         changes = maps.process(self.pid).code_changes
         if changes != self._noted_code:
             self.symbolizer.note_loaded(maps.code.of(self.pid))
@@ -377,7 +377,7 @@ class TracedProcess:
 
     def _refresh_mappings(self, maps: Maps, stacks: Iterable[RawStack], now_ns: int) -> None:
         addresses = {address for stack in stacks for address in stack.addresses}
-        # After exec the mappings are those of another program, and after the end those of another process.
+        # After exec the mappings belong to another program, and after the end to another process.
         if self.is_gone or self.counters.state is not RecordingState.RECORDING:
             return
         if now_ns < self._mappings_due_ns or self.symbolizer.covers(addresses):
@@ -386,7 +386,7 @@ class TracedProcess:
         try:
             self.symbolizer.update_mappings(read_mappings(self.pid))
         except errors.BpfleakdError:
-            # It has just ended: what was read before still names most of it.
+            # The process has just ended: earlier readings still name most of it.
             return
         self.note_code(maps)
 

@@ -1,4 +1,4 @@
-"""The processes that are traced, and those that ended lately."""
+"""The traced processes, and those that ended recently."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bpfleakd.tracing.traced_process import TracedProcess
 
 __all__ = ["TracedProcesses", "memory_is_gone"]
 
-# Reports of processes that ended are kept for so many of them.
+# Reports are kept for this many ended processes.
 _ENDED_MAX = 16
 _ENDED_WHEN_SHORT = 2
 
@@ -25,7 +25,7 @@ class TracedProcesses:
         self.ended: OrderedDict[int, TracedProcess] = OrderedDict()
 
     def find(self, pid: int) -> TracedProcess:
-        """The process, traced or ended. Raises NotAttached, NoSuchProcess if there is none."""
+        """The process, traced or ended. Raises NotAttached, or NoSuchProcess if there is none."""
         traced = self.running.get(pid) or self.ended.get(pid)
         if traced is None:
             if not Path(f"/proc/{pid}").exists():
@@ -34,7 +34,7 @@ class TracedProcesses:
         return traced
 
     def find_with_memory(self, pid: int) -> TracedProcess:
-        """The process, which is traced. Raises NotAttached, and NoSuchProcess if it ended."""
+        """The process, if it is still traced. Raises NotAttached, or NoSuchProcess if it ended."""
         traced = self.find(pid)
         if traced.state is ProcessState.DETACHED:
             raise errors.NotAttached(
@@ -45,7 +45,7 @@ class TracedProcesses:
         return traced
 
     def remember_ended(self, traced: TracedProcess) -> None:
-        """Keep one that has ended; the oldest give way."""
+        """Keep an ended process; the oldest ones are dropped."""
         traced.keep_final_only()
         self.ended[traced.pid] = traced
         while len(self.ended) > _ENDED_MAX:

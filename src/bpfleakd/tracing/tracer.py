@@ -1,4 +1,4 @@
-"""Tracing of processes, from attach to end; the rest of this directory is what it is made of."""
+"""Tracing of processes, from attach to end; the other modules of this directory are its parts."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ __all__ = ["Tracer"]
 
 log = structlog.get_logger()
 
-# What removing the entries of processes that are not traced any more may take of a tick.
+# How much of a tick the removal of untraced processes' entries may take.
 _SWEEPING_S = 0.05
 
 
 class Tracer:
-    """Traces processes with loaded programs. `symbolizer_of` makes the symbolizer of a process.
+    """Traces processes with loaded programs. `symbolizer_of` creates the symbolizer of a process.
 
     `processes` are the traced ones, and those that ended recently; `observers` are notified in their order.
     `clock_ns` is CLOCK_MONOTONIC, the clock of the programs.
@@ -66,7 +66,7 @@ class Tracer:
         self._unattended_ns = round(options.unattended_s * 1e9)
         self.clock_ns = clock_ns
         self.processes = TracedProcesses()
-        # Processes to be attached to again when their files have been read.
+        # Processes to attach to again once their files have been read.
         self._to_begin_anew: dict[ProcessId, TracingRequest] = {}
         self.observers: list[TracingObserver] = []
         self._running = self.processes.running
@@ -84,10 +84,10 @@ class Tracer:
             attacher, self._state, self.processes, self.observers, self.collect, self.view, clock_ns
         )
 
-    # Processes come and go
+    # Starts and ends of processes.
 
     def prepare(self) -> None:
-        """Do what the first attach would wait for; a failure is logged, and does no harm."""
+        """Prepare for the first attach; a failure is logged and otherwise ignored."""
         try:
             self._attacher.prepare()
         except (OSError, errors.BpfleakdError) as error:
@@ -102,11 +102,11 @@ class Tracer:
         wait: AttachWait = UNHURRIED,
         begun_anew: int = 0,
     ) -> TracedProcess:
-        """Start tracing: the process `expected`, if one is, in the way that is requested.
+        """Start tracing a process, if it is the `expected` one, as requested.
 
-        `begun_anew` is how often what had been recorded of it before was lost. A request without labels gets
-        those that the process has now. Raises AlreadyAttached, also of one that has ended since the last tick
-        (`still_traced` looks), and what Attacher.attach raises.
+        `begun_anew` is how often its earlier records were lost. A request without labels gets the current
+        labels of the process. Raises AlreadyAttached, also for a process that has ended since the last tick
+        (`still_traced` checks), and the errors of Attacher.attach.
         """
         if pid in self._running:
             if request.enable_profile and self._enable_profile(self._running[pid]):
@@ -115,7 +115,7 @@ class Tracer:
         if request.labels == ProcessLabels():
             request = replace(request, labels=read_labels(pid))
         attachment = self._attacher.attach(pid, request, expected=expected, wait=wait)
-        # Heap first: the links to system calls take their time.
+        # Heap first: linking the system calls takes time.
         self._state.watch_address_spaces(True)
         since = self._state.begin(attachment, request, begun_anew)
         self._beat(since.attached_ns)
@@ -136,7 +136,7 @@ class Tracer:
         """Continue with the processes of an earlier daemon.
 
         Those that cannot be continued, and those `replaced` with the programs of another version, are
-        attached to again, as they were requested.
+        attached to again, as requested originally.
         """
         gap_s = round(max(0, self.clock_ns() - self._maps.last_beat_ns()) / 1e9, 3)
         self._unwinding.restore()
@@ -162,7 +162,7 @@ class Tracer:
             self._start_anew(id_, request)
 
     def detach(self, pid: int) -> TracedProcess:
-        """Stop tracing and forget the process; returns it as it was last. Raises NotAttached."""
+        """Stop tracing and forget the process; returns its last state. Raises NotAttached."""
         traced = self.processes.find(pid)
         if pid in self._running:
             self._ending.end(traced, ProcessState.DETACHED)
@@ -170,11 +170,11 @@ class Tracer:
         return traced
 
     def stop(self, pid: int) -> None:
-        """Stop tracing a process that is traced, and keep its last report."""
+        """Stop tracing a process, and keep its last report."""
         self._ending.end(self._running[pid], ProcessState.DETACHED)
 
     def leave(self) -> None:
-        """Close everything, and leave the processes as they are to the next daemon."""
+        """Close everything, and leave the processes unchanged to the next daemon."""
         self.collect()
         self._state.feed.save()
         self._beat(self.clock_ns())
@@ -191,28 +191,28 @@ class Tracer:
             self.detach(pid)
         self.processes.ended.clear()
 
-    # Questions and orders
+    # Queries and commands.
 
     @property
     def memory(self) -> MemoryBreakdown:
-        """What the memory of the traced processes is made of."""
+        """The memory of the traced processes by use."""
         return self._state.memory
 
     @property
     def ring_used_share(self) -> float:
-        """How much of the ring of reports was taken (0 to 1) when it was read last."""
+        """The used share of the ring of reports (0 to 1) at the last reading."""
         return self._state.feed.used_share
 
     def collect(self) -> int:
-        """Bring all tables up to now; returns the time of their figures (CLOCK_MONOTONIC)."""
+        """Update all tables; returns the time of their figures (CLOCK_MONOTONIC)."""
         return self._collector.collect()
 
     def view(self, traced: TracedProcess) -> ProcessView:
-        """What a query may see of a process."""
+        """The data on a process that queries may use."""
         return ProcessView(traced, self._maps, self._state.address_maps, self.clock_ns)
 
     def has_sampler(self, pid: int, wait: AttachWait = UNHURRIED) -> bool:
-        """Whether a sampler inside a process announces its blocks; as Attacher.has_sampler.
+        """Whether a sampler inside a process announces its blocks; see Attacher.has_sampler.
 
         False for a process without memory: the attach reports why.
         """
@@ -222,7 +222,7 @@ class Tracer:
             return False
 
     def request_of(self, pid: int) -> TracingRequest | None:
-        """How a process is traced; None if it is not."""
+        """How a process is traced; None if it is not traced."""
         traced = self._running.get(pid)
         return traced.request if traced else None
 
@@ -232,14 +232,14 @@ class Tracer:
         return traced is not None and traced.go is not None and traced.go.tells_too_little
 
     def is_unchanged(self, pid: int) -> bool:
-        """Whether a process is traced, and has neither ended nor called exec since it was attached to."""
+        """Whether a process is traced, and has neither ended nor called exec since the attach."""
         traced = self._running.get(pid)
         if traced is None or traced.has_ended():
             return False
         return self._maps.process(pid).state is not RecordingState.EXECED
 
     def still_traced(self, pid: int) -> bool:
-        """Whether a process is traced, after a look whether it has ended or called exec meanwhile."""
+        """Whether a process is traced, after checking if it has ended or called exec."""
         if pid in self._running:
             # Only the state: the next tick compares the other counters with those of the last.
             self._end_if_over(self._running[pid], self._maps.process(pid).state)
@@ -254,7 +254,7 @@ class Tracer:
         return len(self._running)
 
     def set_level(self, pid: int, level: int, reason: str) -> None:
-        """Record fewer blocks of a process the higher the level, for this reason; 0 is as its mode says."""
+        """Record fewer blocks of a process the higher the level; 0 is as its mode requires."""
         traced = self._running.get(pid)
         if traced is not None:
             with traced.isolated(self.clock_ns):
@@ -265,23 +265,23 @@ class Tracer:
                 self._state.sampling.set_level(pid, level, traced.counters, self.clock_ns())
 
     def use_suppressions(self, suppressions: Suppressions) -> None:
-        """Use these from now on; the reports of processes that ended stay as they are."""
+        """Use these suppressions from now on; reports of ended processes do not change."""
         self._beginning.suppressions = suppressions
         for traced in self._running.values():
             traced.suppressions = SiteSuppressions(suppressions)
 
     def drop_caches(self) -> None:
-        """Drop names, and the reports of processes that ended but the last ones."""
+        """Drop names, and all but the newest reports of ended processes."""
         for traced in self._running.values():
             traced.drop_caches()
         self.processes.drop_ended()
 
-    # Time passes
+    # Ticks.
 
     def tick(self) -> float:
-        """Read the counters of all sites, notice ends and execs; returns the seconds that it took.
+        """Read the counters of all sites, notice ends and execs; returns the duration in seconds.
 
-        What goes wrong with a process sets that process aside, and no other.
+        An error with a process sets only that process aside.
         """
         began_ns = self.clock_ns()
         self._beat(began_ns)
@@ -299,7 +299,7 @@ class Tracer:
             observer.ticked(took_s)
         return took_s
 
-    # Inside
+    # Internals.
 
     def _beat(self, now_ns: int) -> None:
         self._maps.beat(now_ns, self._unattended_ns)
@@ -313,7 +313,7 @@ class Tracer:
         return traced
 
     def _continue(self, pins: ProcessPins, request: TracingRequest, gap_s: float) -> None:
-        """Adopt one process. Raises ValueError, OSError or BpfleakdError; then nothing of it remains."""
+        """Adopt one process. Raises ValueError, OSError or BpfleakdError, and then leaves nothing of it."""
         attachment = None
         try:
             attachment = self._attacher.adopt(pins)
@@ -329,7 +329,7 @@ class Tracer:
             raise
 
     def _settle_adopted(self, gap_s: float) -> None:
-        """Take in what waited, probe what came, and end what ended meanwhile."""
+        """Process waiting reports, probe new libraries, and end processes that have exited meanwhile."""
         self.collect()
         for traced in self.running():
             log.info(
@@ -344,7 +344,7 @@ class Tracer:
                 self._end_if_over(traced)
 
     def _enable_profile(self, traced: TracedProcess) -> bool:
-        """Whether that changed anything."""
+        """Turn on the profile of a Go program; returns whether that changed anything."""
         pins = traced.attachment.pins
         changed = turn_on_profile(pins)
         if changed and traced.go is not None:
@@ -362,7 +362,7 @@ class Tracer:
             raise
 
     def _start_anew(self, id_: ProcessId, request: TracingRequest) -> None:
-        """Attach to a process that was traced, without what had been recorded of it."""
+        """Attach to a process again, without its earlier records."""
         self._to_begin_anew.pop(id_, None)
         try:
             self.start(id_.pid, request, expected=id_, wait=IMPATIENT, begun_anew=1)
@@ -371,7 +371,7 @@ class Tracer:
         except errors.BpfleakdError as error:
             log.warning("process.not-attached", pid=id_.pid, reason=error.message, hint=error.hint)
         except Exception:
-            # A bug of ours, or what the target did to us: the others are traced on.
+            # A bug, or an attack by the target: the other processes continue.
             log.exception("process.not-attached", pid=id_.pid)
 
     def _is_in_allocator(self, pid: int, stack_id: int) -> bool:
@@ -391,7 +391,7 @@ class Tracer:
         elif traced.has_ended():
             self._ending.end_with_names(traced, is_in_a_hurry=now is not None)
         elif traced.counters.state is RecordingState.UNATTENDED:
-            # Frees were missed while the programs had stopped (the daemon was, for too long).
+            # Frees were missed while the programs had stopped, since the daemon was stopped for too long.
             log.warning("process.unattended", pid=traced.pid, live_bytes=traced.table.totals.live_bytes)
             self._ending.end(traced, ProcessState.DETACHED)
             self._start_anew(traced.attachment.process.id, traced.request)

@@ -1,12 +1,12 @@
-"""Open descriptors that the programs did not record: those of before, and those that came another way.
+"""Open descriptors that the programs did not record: earlier ones, and those that came another way.
 
 A descriptor may be received over a socket (SCM_RIGHTS), opened by io_uring, taken from another process
-(pidfd_getfd), or made by an ioctl. What is open and not recorded is one of these, unless it was there when
-the recording began. So both are told apart by their numbers: one that was there at first, and has never been
-missing since, is of before.
+(pidfd_getfd), or created by an ioctl. An open and unrecorded descriptor is one of these, unless it existed
+when the recording began. The numbers distinguish the two: a descriptor that existed at first, and has never
+been missing since, is an earlier one.
 
 A descriptor that was opened or closed while the table and /proc/PID/fd were read may look like one of these.
-So one counts once it was found by several looks in a row.
+So a descriptor counts only after several looks in a row have found it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LOOKS = 3
 
 
 class UnrecordedDescriptors:
-    """Those of a process, since its descriptors are recorded. `others` are the numbers of the later ones."""
+    """The unrecorded descriptors of a process. `others` are the numbers of the later ones."""
 
     def __init__(self) -> None:
         self._earlier: NDArray[np.uint64] | None = None
@@ -35,7 +35,7 @@ class UnrecordedDescriptors:
         return 0 if self._earlier is None else len(self._earlier)
 
     def look(self, open_now: NDArray[np.uint64], recorded: NDArray[np.uint64]) -> None:
-        """Take in the numbers that are open, and those of them, at least, that are recorded."""
+        """Add a look: all open numbers, and at least those of them that are recorded."""
         unrecorded = np.setdiff1d(open_now, recorded)
         earlier = unrecorded if self._earlier is None else np.intersect1d(self._earlier, unrecorded)
         self._earlier = earlier

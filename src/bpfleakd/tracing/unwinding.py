@@ -1,11 +1,11 @@
 """Unwind tables for traced processes: which files need one, where it is built, when the walker gets it.
 
-Building runs in helpers without rights, fed by a thread for each process. An attach waits for its tables, but
-not for long: what is not ready by then is published when it is (`poll`). Until then the walker follows frame
-pointers in the files that lack one, and says so of these stacks.
+Unprivileged helpers build the tables, fed by one thread per process. An attach waits for its tables, but not
+for long: late ones are published when they are ready (`poll`). Until then the walker follows frame pointers
+in files without a table, and marks these stacks.
 
-What is where in the kernel's maps is kept in a record beside them, for the next daemon: written before
-anything new is published and after anything was dropped.
+A record stores the places in the kernel's maps for the next daemon: it is written before anything new is
+published and after anything was dropped.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = ["Unwinding"]
 
 log = structlog.get_logger()
 
-# Of all processes together, and what the files of one may take.
+# For all processes together, and the time limit for the files of one.
 _BUILDERS_MAX = 4
 _PROCESS_LIMIT_S = 60.0
 
@@ -59,15 +59,15 @@ class _Code(Struct, frozen=True):
     file: OpenedFile | None
 
 
-# None: the builder failed, which says nothing of the file.
+# None: the builder failed, which proves nothing about the file.
 _Answer = tuple[_Code, BuiltTable | None]
 
 
 class _UnwoundProcess(Struct):
-    """A process' executable file mappings, with the file each maps.
+    """A process' executable file mappings, with the file of each.
 
-    `tables` are those of code that it has generated, `code` the same by digest; `managed` is where code with
-    frame pointers is.
+    `tables` are those of code that it has generated, `code` the same by digest; `managed` are the ranges of
+    code with frame pointers.
     """
 
     mappings: list[tuple[Mapping, FileKey]] = msgspec.field(default_factory=list)
@@ -83,9 +83,9 @@ class _File(Struct, frozen=True):
     segments: tuple[tuple[int, int, int], ...] = ()
 
     def bias(self, mapping: Mapping) -> int | None:
-        """How far above the file's own addresses a mapping of it is; None outside executable segments."""
+        """How far a mapping is above the file's own addresses; None outside of executable segments."""
         for file_offset, vaddr, size_bytes in self.segments:
-            # The kernel maps whole pages, so that a mapping may begin before its segment does.
+            # The kernel maps whole pages, so a mapping may begin before its segment.
             if file_offset & -PAGE_BYTES <= mapping.offset < file_offset + size_bytes:
                 return mapping.start - (mapping.offset - file_offset + vaddr)
         return None
@@ -99,10 +99,13 @@ class _TablesCheckpoint(Struct, frozen=True):
 
 
 class Unwinding:
-    """Tables of all traced processes. Used from the tracing thread; only the builder runs beside it."""
+    """The tables of all traced processes.
+
+    Used from the tracing thread; only the builder runs outside of it.
+    """
 
     def __init__(self, store: UnwindStore, builder: TableBuilder, record: Blob | None = None) -> None:
-        """`record` None: no other daemon is going to take the tables over."""
+        """With `record` None, no other daemon will adopt the tables."""
         self._store = store
         self._record = record
         self._kept = store.generation, 0
@@ -111,12 +114,12 @@ class Unwinding:
         self._processes: dict[int, _UnwoundProcess] = {}
         self._files: dict[FileKey, _File] = {}
         self._building: set[FileKey] = set()
-        # Files whose table found no room, and how many words were in use then.
+        # Files whose table did not fit, and the words in use at that time.
         self._without_room: dict[FileKey, int] = {}
         self._finished: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
 
     def restore(self) -> None:
-        """Continue with the tables of an earlier daemon, until `drop_unused`.
+        """Adopt the tables of an earlier daemon, until `drop_unused`.
 
         If their places are unknown, they are built again.
         """
@@ -126,7 +129,7 @@ class Unwinding:
             kept = read_checkpoint(self._record, _TablesCheckpoint)
             self._store.restore(kept.tables)
         except (ValueError, OSError) as error:
-            # To open a map by its id takes CAP_SYS_ADMIN, which the rest can do without.
+            # Opening a map by its id takes CAP_SYS_ADMIN, which nothing else needs.
             log.warning("unwind.tables-lost", reason=str(error))
             kept = _TablesCheckpoint({}, [])
             self._store.restore(kept.tables)
@@ -140,23 +143,23 @@ class Unwinding:
         self._write_checkpoint()
 
     def follow(self, code: ProcessCode, wait_s: float = 5.0) -> None:
-        """Give the walker the tables of a process, now or as they get ready; again when its maps changed."""
+        """Publish the tables of a process, now or when they are ready; call again when its maps changed."""
         self.begin(code)
         self.finish(code.pid, wait_s)
 
     def begin(self, code: ProcessCode) -> None:
-        """Have the tables of a process built that are missing; `finish` gives them to the walker."""
+        """Start building the missing tables of a process; `finish` publishes them."""
         before = self._processes.get(code.pid) or _UnwoundProcess()
         self._processes[code.pid] = replace(before, mappings=self._build_missing(code))
 
     def build_ahead(self, code: ProcessCode, wait_s: float) -> bool:
-        """Have the tables of a process built before it is followed; whether they are there in that time."""
+        """Build the tables of a process before it is followed; returns whether they are ready in time."""
         keys = {key for _mapping, key in self._build_missing(code)}
         self._publish(self._mapping_any(self._wait_for(keys, wait_s)))
         return not keys & self._building
 
     def _build_missing(self, process: ProcessCode) -> list[tuple[Mapping, FileKey]]:
-        """The code of a process, by file; what has no table yet is being built from now on."""
+        """The code of a process, by file; starts building missing tables."""
         found: list[tuple[Mapping, FileKey]] = []
         wanted: dict[FileKey, _Code] = {}
         for mapping, code in _mapped_code(process):
@@ -170,41 +173,41 @@ class Unwinding:
         return found
 
     def finish(self, pid: int, wait_s: float) -> None:
-        """Publish what there is after so long a wait at most; `poll` does it with the rest."""
+        """Publish the tables that are ready within `wait_s`; `poll` publishes the rest."""
         taken = self._wait_for({key for _mapping, key in self._processes[pid].mappings}, wait_s)
         self._publish({pid} | self._mapping_any(taken))
 
     def poll(self) -> None:
-        """Take in tables that got ready, and publish them to the processes that map their files."""
+        """Publish newly built tables to the processes that map their files."""
         self._retry_without_room()
         self._publish(self._mapping_any(self._take_finished()))
 
     def use_tables(self, pid: int, tables: Sequence[UnwindTable]) -> None:
-        """Have code that a followed process has made itself unwound by these tables, not by earlier ones."""
+        """Unwind generated code of a followed process by these tables, which replace earlier ones."""
         process = self._processes.get(pid)
         if process is None or process.tables is tables:
             return
         before = process.code
         process.tables, process.code = tables, {_digest(table): table for table in tables}
-        # The mappings refer to tables that are written by then: the record is, too.
+        # The mappings refer to tables that are already written, and recorded.
         for digest, table in process.code.items():
             try:
                 self._store.add(digest, table)
             except StoreFull:
                 log.warning("unwind.no-room", pid=pid, words=table.size_bytes // 4)
         self._publish({pid})
-        # They are valid for this very code: no other process will need them.
+        # The tables are valid for this very code, so no other process will need them.
         self._store.drop(before.keys() - process.code.keys())
 
     def use_managed(self, pid: int, ranges: Sequence[CodeRange]) -> None:
-        """Have the frames of managed code in a process that is followed unwound by these rules."""
+        """Unwind the managed frames of a followed process by these rules."""
         process = self._processes.get(pid)
         if process is not None and process.managed != tuple(ranges):
             process.managed = tuple(ranges)
             self._publish({pid})
 
     def release(self, pid: int) -> None:
-        """The process is not traced any more."""
+        """Forget a process that is no longer traced."""
         process = self._processes.pop(pid, None)
         if process is not None:
             self._store.release(pid)
@@ -212,7 +215,7 @@ class Unwinding:
             self._write_checkpoint()
 
     def missing(self, pid: int) -> list[str]:
-        """The files of a process that the walker has no table for."""
+        """The files of a process without a table."""
         process = self._processes.get(pid, _UnwoundProcess())
         return sorted({m.path for m, key in process.mappings if not self._files.get(key, _File()).digest})
 
@@ -228,7 +231,7 @@ class Unwinding:
         ).start()
 
     def _build_each(self, codes: Sequence[_Code]) -> None:
-        """The thread of one process."""
+        """Runs in the thread of one process."""
         until_s = time.monotonic() + _PROCESS_LIMIT_S
         for code in codes:
             built: BuiltTable | None = None
@@ -249,7 +252,7 @@ class Unwinding:
         words_used = self._store.words_used
         for key in [key for key, words in self._without_room.items() if words_used < words]:
             del self._without_room[key]
-            # Until it is built, nothing is known of the file.
+            # Nothing is known about the file until its table is built.
             self._files.pop(key, None)
             self._build_through_another(key)
 
@@ -271,7 +274,7 @@ class Unwinding:
         }
 
     def _wait_for(self, keys: set[FileKey], wait_s: float) -> set[FileKey]:
-        """Wait until none of the files is being built; returns what got ready meanwhile, others' too."""
+        """Wait until none of the files is being built; returns all files that became ready meanwhile."""
         deadline = time.monotonic() + wait_s
         taken = self._take_finished()
         while keys & self._building:
@@ -313,7 +316,7 @@ class Unwinding:
             self._without_room[key] = self._store.words_used
 
     def _write_checkpoint(self) -> None:
-        # Another file may have a table that is here already.
+        # Another file may have the same table.
         state = self._store.generation, len(self._files)
         if self._record is None or self._kept == state:
             return
@@ -325,7 +328,7 @@ class Unwinding:
 
     def _publish(self, pids: Iterable[int]) -> None:
         self._write_checkpoint()
-        # All acquire theirs before one releases its own: the store drops an unused table.
+        # All processes acquire their tables before one releases its own: the store drops unused tables.
         used = {pid: self._publish_to(pid) for pid in pids}
         for pid, digests in used.items():
             self._store.release(pid, keep=digests)
@@ -355,7 +358,7 @@ class Unwinding:
 
 
 def _digest(table: UnwindTable) -> str:
-    """What stands for a table of code that a process made: its contents."""
+    """The identity of a table of generated code: its contents."""
     digest = hashlib.blake2b(pack(table.rules), digest_size=16)
     digest.update(table.text_start.to_bytes(8, "little"))
     digest.update(table.page_index.tobytes())
@@ -370,7 +373,7 @@ def _built(builder: TableBuilder, code: _Code) -> BuiltTable:
         built = builder.table_of(content.descriptor, is_stable=content.is_stable)
         if built.table is None or code.key.is_shared:
             return built
-        # Where the bytes can change, the table may be of others than the digest.
+        # If the bytes can change, the table may not belong to the digest.
         process = "" if content.is_stable else f" {code.key.owner}"
         return replace(built, digest=built.digest + process + OF_OTHERS)
 

@@ -1,1 +1,1 @@
-"""The address spaces of traced processes: who mapped what, from the kernel's reports of every change."""
+"""The address spaces of traced processes: the owners of mappings, from the kernel's reports of changes."""

@@ -1,14 +1,15 @@
-"""The address maps of the traced processes, kept up to date from the programs' reports.
+"""The address maps of traced processes, updated from the programs' reports.
 
-The programs mark mappings that malloc makes for itself. If they do not wait for its return (for free, and for
-blocks that are not recorded), they do not know when it is running. Then the stack shows it.
+The programs mark mappings that malloc creates for itself. If a program does not wait for malloc's return (as
+with free, and with blocks that are not recorded), it does not know when malloc is running. The stack shows it
+then.
 
 Each report carries the peak of the heap until then, while nothing else changed: so the peak of both together
 is exact.
 
-A report that was lost (the ring was full) makes the map of its process wrong: then it is brought into line
-with /proc/PID/maps, and what cannot be attributed any more is baseline. So are changes that are left
-out because they take too much time (reading_budget.py).
+A lost report (the ring was full) makes the map of its process wrong. The map is then brought into line with
+/proc/PID/maps, and memory that can no longer be attributed becomes baseline. The same applies to changes that
+are skipped because they take too much time (reading_budget.py).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _MAP_HUGETLB = 0x40000
 _MREMAP_DONTUNMAP = 4
 _DROPS_CONTENTS = {4, 8, 9, 24}  # MADV_DONTNEED, _FREE, _REMOVE, _DONTNEED_LOCKED
 _PAGE_MASK = 4095
-# After a repair, in its own durations: it reads all of /proc/PID/maps.
+# The pause after a repair, in durations of the repair: it reads all of /proc/PID/maps.
 _REPAIR_PAUSE = 20
 _REPAIR_LOG_PAUSE_NS = 600_000_000_000
 _HUGE_PAGE_BYTES = 2 << 20
@@ -60,23 +61,23 @@ class _MappedProcess:
     last_event_ns: int = 0
     peak_live_bytes: int = 0
     position: int = 0
-    # Changes that were left out, since they took too much time.
+    # Changes that were skipped because they took too much time.
     skipped: int = field(default=0, init=False)
     repairs: Pause = field(default_factory=lambda: Pause(_REPAIR_PAUSE), init=False)
     repair_log: LogPause = field(default_factory=lambda: LogPause(_REPAIR_LOG_PAUSE_NS), init=False)
-    # Whether memory was taken for an allocator by a call whose entry was not seen.
+    # Whether memory was attributed to an allocator because of a call whose entry was not seen.
     is_unsure: bool = field(default=False, init=False)
 
     def note_heap(self, peak_bytes: int) -> None:
-        """So much was live in the heap while the map was as it is."""
+        """Record that this much was live in the heap while the map had its current state."""
         self.peak_live_bytes = max(self.peak_live_bytes, self.map.live_bytes + peak_bytes)
 
 
 class AddressMapCheckpoint(Struct, frozen=True):
-    """What outlives the daemon of a process' address space.
+    """The data on a process' address space for the next daemon.
 
-    All reports before `position` are in it; `lost` of them had not come when the map was last repaired. A
-    `stale` one lacks later reports that cannot be read again.
+    It includes all reports before `position`; `lost` is the number of lost reports at the last repair. A
+    `stale` checkpoint lacks later reports that cannot be read again.
     """
 
     map: MapCheckpoint
@@ -91,9 +92,9 @@ class AddressMapCheckpoint(Struct, frozen=True):
 
 
 class AddressMaps:
-    """One AddressMap for each process that is followed.
+    """One AddressMap for each followed process.
 
-    `is_in_allocator` is whether a stack (pid, stack id) goes through a function of an allocator,
+    `is_in_allocator` returns whether a stack (pid, stack id) contains a function of an allocator,
     `is_python_arena` whether anonymous memory (pid, bytes, stack id) is for Python's objects.
     """
 
@@ -114,9 +115,9 @@ class AddressMaps:
         mappings: Sequence[Mapping],
         is_allocators: Callable[[Mapping], bool] = lambda mapping: False,
     ) -> None:
-        """Begin with the mappings of a process, read after its recording began.
+        """Start with the mappings of a process, read after its recording began.
 
-        `is_allocators` knows those that an allocator had at the attach.
+        `is_allocators` returns whether an allocator had a mapping at the attach.
         """
         heap_ends = [mapping.end for mapping in mappings if mapping.path == "[heap]"]
         self._processes[pid] = _MappedProcess(AddressMap(mappings), max(heap_ends, default=0))
@@ -141,7 +142,7 @@ class AddressMaps:
         process.skipped = checkpoint.skipped
 
     def checkpoint(self, pid: int, position: int, *, stale: bool) -> AddressMapCheckpoint:
-        """What to write down of a process of which all reports before `position` were taken in."""
+        """The data to store for a process, with all reports before `position` applied."""
         process = self._processes[pid]
         return AddressMapCheckpoint(
             process.map.checkpoint(),
@@ -156,25 +157,25 @@ class AddressMaps:
         )
 
     def take_changed(self) -> set[int]:
-        """The processes whose maps have changed since this was last asked."""
+        """The processes whose maps have changed since the last call."""
         changed, self._changed = self._changed, set()
         return changed & self._processes.keys()
 
     def forget(self, pid: int) -> None:
-        """The process is not traced any more."""
+        """Forget a process that is no longer traced."""
         self._processes.pop(pid, None)
 
     def begin_reading(self) -> None:
-        """From now on changes belong to another reading, with a new budget."""
+        """Start a reading with a new budget for changes."""
         self._budget.begin()
 
     def skipped(self, pid: int) -> int:
-        """How many changes of a process were left out, since they took too much time."""
+        """How many changes of a process were skipped because they took too much time."""
         process = self._processes.get(pid)
         return process.skipped if process else 0
 
     def is_broken(self, pid: int) -> bool:
-        """Whether the map of a process is wrong, and waits for its repair."""
+        """Whether the map of a process is wrong and waits for its repair."""
         process = self._processes.get(pid)
         return process is not None and process.broken
 
@@ -184,9 +185,9 @@ class AddressMaps:
         return process.map if process else None
 
     def heap_since_attach(self, pid: int) -> list[tuple[int, int]]:
-        """Where the allocators of a process have put blocks since the attach, and only they; by address.
+        """The address ranges in which only the allocators of a process have put blocks since the attach.
 
-        Empty if that is not certain: the stack of a call that was running at the attach is known, but not the
+        Empty if that is uncertain: the stack of a call that was running at the attach is known, but not the
         block that it returned.
         """
         process = self._processes.get(pid)
@@ -195,7 +196,7 @@ class AddressMaps:
         return [(start, end) for start, end, owner in process.map.ranges() if owner is Special.ALLOCATOR]
 
     def apply(self, events: Iterable[AddressSpaceEvent]) -> set[int]:
-        """Take in reports; returns the pids that mapped new code from files."""
+        """Apply reports; returns the pids that mapped new code from files."""
         mapped_code = set()
         for event in events:
             process = self._processes.get(event.pid)
@@ -208,13 +209,13 @@ class AddressMaps:
                 process.skipped += 1
                 process.broken = True
                 continue
-            # Of the processor: on a busy machine others' work must not cost this process its exactness.
+            # Processor time: on a busy machine the work of others must not cost this process its exactness.
             began_ns = time.thread_time_ns()
             try:
                 if self._take_in(process, event):
                     mapped_code.add(event.pid)
             except Exception:
-                # A bug of ours, or a trick of the process: its map is repaired, and the others continue.
+                # A bug of bpfleakd, or a trick of the process: its map is repaired, and the others continue.
                 if not process.broken:
                     log.exception("space.broken", pid=event.pid, syscall=event.syscall)
                 process.broken = True
@@ -222,14 +223,14 @@ class AddressMaps:
         return mapped_code
 
     def _take_in(self, process: _MappedProcess, event: AddressSpaceEvent) -> bool:
-        """Returns whether new code of a file was mapped."""
+        """Apply one report; returns whether new code of a file was mapped."""
         if event.stack_id and self._is_allocators(process, event):
             event = replace(event, inside_allocator=True)
             process.is_unsure |= _gives_memory(process, event)
         return _apply(process, event, self._kind_of_memory(event))
 
     def _kind_of_memory(self, event: AddressSpaceEvent) -> AllocationKind:
-        """What anonymous memory that a call maps is."""
+        """The kind of the anonymous memory that a call maps."""
         is_mapped = event.syscall == Syscall.MMAP and event.stack_id
         if is_mapped and self._is_python_arena(event.pid, event.arguments[1], event.stack_id):
             return AllocationKind.PYTHON
@@ -242,10 +243,10 @@ class AddressMaps:
         return known
 
     def peak_live_bytes(self, pid: int, heap_peak_bytes: int, read_ns: int) -> int:
-        """The most that was live at once, in the heap and at the call sites of the map.
+        """The peak of live bytes, in the heap and at the call sites of the map together.
 
-        `heap_peak_bytes` was read from the programs at `read_ns`. If they have reported since, it is in the
-        report, together with what the map was then.
+        `heap_peak_bytes` was read from the programs at `read_ns`. If they have reported since, the peak is in
+        the report, together with the state of the map at that time.
         """
         process = self._processes.get(pid)
         if process is None:
@@ -255,9 +256,9 @@ class AddressMaps:
         return process.peak_live_bytes
 
     def repair(self, pid: int, lost: int) -> None:
-        """Bring a map into line if reports were lost since: `lost` is the process' counter of them.
+        """Bring a map into line if reports were lost since; `lost` is the process' counter of them.
 
-        Raises what read_mappings raises, except NoSuchProcess; then call it again.
+        Raises the errors of read_mappings, except NoSuchProcess; then call it again.
         """
         process = self._processes.get(pid)
         if process is None or (process.lost == lost and not process.broken):
@@ -269,7 +270,7 @@ class AddressMaps:
         try:
             differing_bytes = process.map.resynchronise(read_mappings(pid))
         except errors.NoSuchProcess:
-            # It has ended: its last report shows the map as it was.
+            # The process has ended: its last report shows the map as it was.
             differing_bytes = 0
         except errors.NotYet:
             process.broken = True
@@ -283,19 +284,19 @@ class AddressMaps:
 
 
 def _gives_memory(process: _MappedProcess, event: AddressSpaceEvent) -> bool:
-    """Whether the process has more memory by it. free may give some back, by brk too."""
+    """Whether the process gains memory by an event. free may return some, also by brk."""
     if event.syscall is Syscall.BRK:
         return event.result > process.program_break
     return event.syscall in (Syscall.MMAP, Syscall.MREMAP)
 
 
 def _apply(process: _MappedProcess, event: AddressSpaceEvent, memory_kind: AllocationKind) -> bool:
-    """Returns whether new code of a file was mapped. Anonymous memory is of `memory_kind`."""
+    """Apply a report; returns whether new code of a file was mapped. Anonymous memory is of `memory_kind`."""
     space, arguments = process.map, event.arguments
     start, length, third = arguments[:3]
     match event.syscall:
         case Syscall.MPROTECT | Syscall.MADVISE if event.result < 0:
-            process.broken = True  # it met a hole, after it had changed what lies before
+            process.broken = True  # the call met a hole, after it had changed the part before it
         case Syscall.MMAP if event.result < 0:
             pass
         case Syscall.MMAP:
@@ -307,7 +308,7 @@ def _apply(process: _MappedProcess, event: AddressSpaceEvent, memory_kind: Alloc
             if length and not start & _PAGE_MASK:
                 space.unmapped(start, length)
         case Syscall.MUNMAP:
-            process.broken = True  # it failed after all, which only a lack of kernel memory can bring about
+            process.broken = True  # the call failed after all, which happens only if the kernel lacks memory
         case Syscall.MREMAP if event.at_entry:
             space.take(event.tid, start, length)
         case Syscall.MREMAP if event.result < 0:
@@ -328,7 +329,7 @@ def _apply(process: _MappedProcess, event: AddressSpaceEvent, memory_kind: Alloc
 
 def _move_break(process: _MappedProcess, event: AddressSpaceEvent) -> None:
     new_break = event.result
-    # brk(0) asks where it is; a refused one answers with where it was.
+    # brk(0) returns the current break; a refused call returns the old one.
     if process.program_break and new_break != process.program_break:
         owner = _owner(event, AllocationKind.MMAP)
         process.map.program_break(process.program_break, new_break, owner, event.time_ns, event.tid)
@@ -339,7 +340,7 @@ def _owner_of_mapping(event: AddressSpaceEvent, memory_kind: AllocationKind) -> 
     protection, flags = event.arguments[2:4]
     if not flags & _MAP_ANONYMOUS:
         return _owner(event, AllocationKind.FILE)
-    # Made without access and opened up afterwards, but a stack from the beginning.
+    # Mapped without access and made accessible later, but a stack from the beginning.
     if flags & _MAP_STACK:
         return _owner(event, AllocationKind.THREAD_STACK)
     if protection == _PROT_NONE and not event.inside_allocator:

@@ -1,12 +1,12 @@
-"""From the ring of reports to the address maps, and to what is kept of them.
+"""Applies the reports in the ring to the address maps, and stores these.
 
 Rules:
-  - A report takes room in the ring until what it changed is written down: a daemon that is killed leaves it
-    to the next one, which takes in no report twice (each map says up to which position it goes).
-  - Maps are written down when they changed, but in no more than a twentieth of the time, unless the reports
-    that wait for it take a quarter of the ring.
-  - A map of more than `_PIECES_MAX` intervals costs too much for that, one that waits for its repair is not
-    worth it. It is written down now and then, as stale: the next daemon has to repair it.
+  - A report occupies the ring until its change is stored: a daemon that is killed leaves it to the next one,
+    which applies no report twice (each map records its position).
+  - Changed maps are stored, but in at most a twentieth of the time, unless waiting reports fill a quarter of
+    the ring.
+  - A map with more than `_PIECES_MAX` intervals costs too much to store often, and one that waits for its
+    repair is not worth it. Such a map is stored now and then, as stale: the next daemon has to repair it.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class AddressSpaceFeed:
         self._records: dict[int, Blob] = {}
         self._stale_due_ns: dict[int, int] = {}
         self._due_ns = 0
-        # How much of the ring was taken (0 to 1) when it was read last, before anything was released.
+        # The used share of the ring (0 to 1) at the last reading, before anything was released.
         self.used_share = 0.0
 
     def keep(self, pid: int, record: Blob) -> None:
-        """From now on, write the map of a process to `record`."""
+        """Store the map of a process in `record` from now on."""
         self._records[pid] = record
 
     def restore(self, pid: int, record: Blob) -> None:
@@ -55,7 +55,7 @@ class AddressSpaceFeed:
         self.keep(pid, record)
 
     def forget(self, pid: int) -> None:
-        """The process is not traced any more."""
+        """Forget a process that is no longer traced."""
         self._spaces.forget(pid)
         self._stale_due_ns.pop(pid, None)
         record = self._records.pop(pid, None)
@@ -63,7 +63,7 @@ class AddressSpaceFeed:
             record.close()
 
     def read(self) -> set[int]:
-        """Take in all reports; returns the processes that mapped new code from files."""
+        """Apply all reports; returns the processes that mapped new code from files."""
         mapped_code: set[int] = set()
         self.used_share = 0.0
         self._spaces.begin_reading()
@@ -78,7 +78,7 @@ class AddressSpaceFeed:
         return mapped_code
 
     def save(self) -> None:
-        """Write down what changed, and release the reports."""
+        """Store what changed, and release the reports."""
         began_ns = self._clock_ns()
         position = self._ring.space_position
         for pid in self._spaces.take_changed():

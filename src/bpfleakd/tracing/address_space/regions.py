@@ -1,4 +1,4 @@
-"""Mappings in the shape of blocks, so that both can be counted and listed together."""
+"""Mappings in the form of blocks, to count and list both together."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""From a pid to probes in that process, and back: what is probed, linked, pinned and adopted."""
+"""From a pid to probes in that process, and back: chooses, links, pins and adopts them."""

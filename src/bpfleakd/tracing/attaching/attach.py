@@ -1,15 +1,15 @@
 """From a pid to probes in that process.
 
-Order matters, and all of it is undone if a step fails:
-  1. The process is identified and held by a pidfd, so that its pid cannot come to mean another.
-  2. Its tables are made, stopped.
-  3. The probes are linked, while the unwind tables of its files are built. Those already there see calls and
-     record nothing.
+The order matters, and a failed step undoes all previous ones:
+  1. The process is identified and held by a pidfd, so its pid cannot come to mean another.
+  2. Its tables are created; the recording is stopped.
+  3. The probes are linked, while the unwind tables of its files are built. Probes that are already linked see
+     calls and record nothing.
   4. The walker gets the unwind tables.
-  5. What the next daemon has to know is written down, then the links get their final names.
+  5. The data for the next daemon is stored, then the links get their final names.
   6. Recording starts with one write: no free can be missed between a malloc's probe and its own.
 
-Whatever is found pinned of a process that is not recording was not finished, by an attach or by a detach.
+Pins of a process that is not recording come from an unfinished attach or detach.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ __all__ = ["IMPATIENT", "PATIENT", "UNHURRIED", "AttachWait", "Attacher"]
 log = structlog.get_logger()
 
 
-# Of each process, when the daemon starts.
+# Per process, when the daemon starts.
 _ADOPT_WAIT_S = 1.0
 
 _COMMON_LIBRARIES = ("libc.", "libc-", "ld-", "libstdc++.")
@@ -68,7 +68,7 @@ _COMMON_LIBRARIES = ("libc.", "libc-", "ld-", "libstdc++.")
 class AttachWait(Struct, frozen=True):
     """How long an attach may stop the tracing loop, and so all other processes.
 
-    `for_tables`: not to begin before the unwind tables are there; else those that take longer follow.
+    `for_tables`: do not start before the unwind tables are ready; otherwise late tables follow.
     """
 
     wait_s: float
@@ -76,15 +76,15 @@ class AttachWait(Struct, frozen=True):
 
 
 IMPATIENT = AttachWait(0.05)
-"""A program that starts is recorded at once, the first stacks without tables if need be."""
+"""A program that starts is recorded at once, its first stacks without tables if necessary."""
 PATIENT = AttachWait(0.05, for_tables=True)
-"""Whoever can ask again is told NotYet until the tables are there."""
+"""A caller that can repeat its request gets NotYet until the tables are ready."""
 UNHURRIED = AttachWait(SEARCH_WAIT_S)
 """Nobody else waits."""
 
 
 class _Making(Struct, frozen=True):
-    """An attachment before anything is linked."""
+    """An attachment before the first link."""
 
     process: ProcessInfo
     pidfd: int
@@ -114,7 +114,7 @@ class Attacher:
         self._reader = ProcessCodeReader()
 
     def prepare(self) -> None:
-        """Look through the libraries that most processes share with this one: the first need not wait.
+        """Search the libraries that most processes share with this one, so the first attach need not wait.
 
         Raises NoSuchProcess or KernelError.
         """
@@ -130,11 +130,11 @@ class Attacher:
         expected: ProcessId | None = None,
         wait: AttachWait = UNHURRIED,
     ) -> Attachment:
-        """Start recording process `pid`, if it is the one `expected`, with the room that is requested.
+        """Start recording process `pid`, if it is the `expected` one, with the requested capacity.
 
         Raises NotYet if its files take longer to read than `wait` allows; then call it again. Raises
         NoSuchProcess, TargetRefused, NoAllocator, BadElf, AccessDenied, CapacityError, TablesFull or
-        KernelError; then nothing is left behind.
+        KernelError, and then leaves nothing behind.
         """
         if unmounted := self._unmounted():
             raise unmounted
@@ -170,7 +170,7 @@ class Attacher:
     def adopt(self, pins: ProcessPins) -> Attachment:
         """Continue with a process that an earlier daemon attached to.
 
-        GONE is its pidfd if it has ended or called exec: then read the tables and drop them. Raises
+        Its pidfd is GONE if it has ended or called exec: then read the tables and drop them. Raises
         ValueError if pins are missing, OSError or NoSuchProcess; `discard` then removes the rest.
         """
         pid = pins.id.pid
@@ -198,7 +198,7 @@ class Attacher:
         return attachment
 
     def _files_again(self, pid: int) -> FoundGo:
-        """Unwind a process that was attached to before; returns its Go code if it lives."""
+        """Unwind a process that was attached to before; returns its Go code if it is alive."""
         try:
             code = self._reader.code_of(pid, _ADOPT_WAIT_S)
             self._unwinding.follow(code, wait_s=0.0)
@@ -218,23 +218,23 @@ class Attacher:
             refuse_without_breakpoints(attachment)
 
     def discard(self, pins: ProcessPins) -> None:
-        """Remove all that is pinned of a process, and its tables."""
+        """Remove all pins of a process, and its tables."""
         turn_off_profile(pins)
         self._maps.remove_process(pins.id.pid)
         pins.remove()
         self._linker.forget(pins.id.pid)
 
     def drop_unused(self) -> None:
-        """Drop what an earlier daemon left and no process that was adopted uses."""
+        """Drop an earlier daemon's leftovers that no adopted process uses."""
         self._linker.drop_unused()
 
     def poll(self) -> None:
-        """Finish what the kernel needed time for, and close what nobody needs any more."""
+        """Finish work that the kernel needed time for, and close what is no longer needed."""
         self._linker.sweep()
         mapped_files.rest()
 
     def follow(self, attachment: Attachment, code: ProcessCode, wait_s: float = SEARCH_WAIT_S) -> Attachment:
-        """Probe the allocators that have come with new libraries.
+        """Probe the allocators in newly loaded libraries.
 
         Files that cannot be probed are left out and logged; the rest of the process stays traced. Raises
         NotYet if reading the libraries takes longer than `wait_s`.
@@ -274,26 +274,26 @@ class Attacher:
         return attachment
 
     def read_code(self, pid: int) -> ProcessCode:
-        """The code of a process now, for `follow`; raises as CodeReader.code_so_far."""
+        """The current code of a process, for `follow`; raises the errors of CodeReader.code_so_far."""
         return self._reader.code_so_far(pid)
 
     def stop(self, attachment: Attachment) -> None:
-        """Stop recording and take the breakpoints out; the tables stay to be read."""
+        """Stop recording and remove the breakpoints; the tables can still be read."""
         self._maps.set_state(attachment.process.id.pid, RecordingState.STOPPED)
         attachment.pins.remove_links()
         self.release(attachment)
         self._linker.forget(attachment.process.id.pid)
 
     def release(self, attachment: Attachment) -> None:
-        """Close what is open of a process, and leave what is pinned to the next daemon."""
+        """Close the descriptors of a process, and leave its pins to the next daemon."""
         close_all(attachment.links if attachment.pidfd == GONE else (*attachment.links, attachment.pidfd))
 
     def clear(self, attachment: Attachment) -> None:
-        """Drop the tables of a process that was stopped."""
+        """Drop the tables of a stopped process."""
         self._clear(attachment.process.id.pid, attachment.pins)
 
     def has_sampler(self, pid: int, wait: AttachWait = UNHURRIED) -> bool:
-        """Whether a sampler inside a process announces its blocks. Raises as Discovery.files does."""
+        """Whether a sampler inside a process announces its blocks. Raises the errors of Discovery.files."""
         return has_sampler(self._discovery.files(self._reader.code_of(pid), wait_s=wait.wait_s))
 
     def _probed_files(
@@ -307,7 +307,7 @@ class Attacher:
     ) -> list[ProbedFile]:
         """The files to probe, with an allocator if one is `needed`.
 
-        Raises NoAllocator with what was refused, and what Discovery.files raises.
+        Raises NoAllocator with the refusals, and the errors of Discovery.files.
         """
         files = self._discovery.files(code, wait_s=wait_s)
         log_refused(process.id.pid, files)
@@ -322,7 +322,7 @@ class Attacher:
         pins.remove()
 
     def _unmounted(self) -> errors.KernelError | None:
-        """What to say where the pins' file system is gone; None if it is there."""
+        """The error if the pins' file system is gone; None if it exists."""
         if self._pins.is_mounted:
             return None
         return errors.KernelError(

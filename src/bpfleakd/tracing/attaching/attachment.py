@@ -1,4 +1,4 @@
-"""What an attach has made: probed files, links and pins, and what the next daemon has to know of them."""
+"""The results of an attach: probed files, links and pins, and the data for the next daemon."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _RECORD = "attachment"
 
 
 class LinkedFile(Struct, frozen=True):
-    """A file with probes in it, and the number that its links are pinned under; `links` are so many.
+    """A file with probes in it, the number in its links' pins, and the number of `links`.
 
-    `ranges` are where the allocator's functions are, as file offsets. `unprobed` are those that have no
-    probe, since a sampler inside announces their blocks.
+    `ranges` are the allocator's functions, as file offsets. `unprobed` are functions without a probe because
+    a sampler inside announces their blocks.
     """
 
     id: FileKey
@@ -49,13 +49,13 @@ class LinkedFile(Struct, frozen=True):
 
     @property
     def module(self) -> str | None:
-        """The path of the file, as the process has it; None if it has no function of an allocator."""
+        """The path of the file as the process sees it; None if it has no function of an allocator."""
         functions = (*self.probes, *self.unprobed)
         return functions[0].module if functions else None
 
 
 class Attachment(Struct, frozen=True):
-    """An attached process. `pidfd` (or GONE), `links` and the program of `go` (what Go made) are open."""
+    """An attached process. `pidfd` (or GONE), `links` and the program of `go` are open."""
 
     process: ProcessInfo
     pidfd: int
@@ -67,12 +67,12 @@ class Attachment(Struct, frozen=True):
 
     @property
     def probes(self) -> tuple[ProbedFunction, ...]:
-        """The allocators' functions under a probe, or a sampler's own probes."""
+        """The probed allocator functions, or a sampler's own probes."""
         return tuple(probe for file in self.files for probe in file.probes)
 
     @property
     def allocator_functions(self) -> tuple[ProbedFunction, ...]:
-        """All known functions of the process' allocators, with a probe or without."""
+        """All known functions of the process' allocators, probed or not."""
         return tuple(function for file in self.files for function in (*file.probes, *file.unprobed))
 
     @property
@@ -82,7 +82,7 @@ class Attachment(Struct, frozen=True):
 
 
 class AttachmentCheckpoint(Struct, frozen=True):
-    """What the next daemon has to know of an attachment."""
+    """The data on an attachment for the next daemon."""
 
     process: ProcessInfo
     mappings: tuple[Mapping, ...]
@@ -90,7 +90,7 @@ class AttachmentCheckpoint(Struct, frozen=True):
 
 
 def linked_file(file: ProbedFile, number: int, links: Sequence[int]) -> LinkedFile:
-    """What is kept of a file: the allocator's functions; the dynamic loader's is our own affair."""
+    """The data to store on a file: the allocator's functions, without the dynamic loader's."""
     functions = tuple(f for f in file.functions if f.role is not FunctionRole.LIBRARIES_CHANGED)
     probed = {point.offset for point in file.points}
     return LinkedFile(
@@ -104,19 +104,19 @@ def linked_file(file: ProbedFile, number: int, links: Sequence[int]) -> LinkedFi
 
 
 def read_attachment(pins: ProcessPins) -> AttachmentCheckpoint:
-    """The record of an attachment by an earlier daemon. Raises ValueError if there is none."""
+    """The record of an earlier daemon's attachment. Raises ValueError if there is none."""
     return read_checkpoint(pins.record(_RECORD), AttachmentCheckpoint)
 
 
 def write_attachment(attachment: Attachment) -> None:
-    """Write down what the next daemon has to know. Raises OSError."""
+    """Store the data for the next daemon. Raises OSError."""
     record = attachment.pins.record(_RECORD)
     write_checkpoint(record, AttachmentCheckpoint(attachment.process, attachment.mappings, attachment.files))
     record.close()
 
 
 def refuse_unlinked(files: Sequence[LinkedFile], opened: dict[int, list[int]]) -> None:
-    """Raise ValueError if links were removed while no daemon ran: what went by there was not recorded."""
+    """Raise ValueError if links were removed while no daemon ran, so calls were not recorded."""
     for file in files:
         missing = file.links - len(opened.get(file.number, []))
         if missing > 0:
@@ -125,7 +125,7 @@ def refuse_unlinked(files: Sequence[LinkedFile], opened: dict[int, list[int]]) -
 
 
 def refuse_without_breakpoints(attachment: Attachment) -> None:
-    """Raise ValueError if the process runs code without the breakpoints that its links stand for."""
+    """Raise ValueError if the process runs code without the breakpoints of its links."""
     pid = attachment.process.id.pid
     try:
         mappings = read_mappings(pid)

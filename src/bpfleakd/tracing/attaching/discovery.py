@@ -1,4 +1,4 @@
-"""The functions of a process to probe, found by what its files define, once for each file.
+"""Finds the functions of a process to probe, from the definitions in its files, once per file.
 
 A file is identified by its `FileKey`: files that only root could have written are read once for all
 processes, any other for each process. So a second process with the same libraries costs a few stats. Reading
@@ -9,9 +9,8 @@ follows from (kernel/probes/point_cache.py).
 The tracing loop waits for none of it: files are read and searched by threads beside it, with so much time for
 each process. What is left out because of that, or because a helper failed, is so for that process alone.
 
-A debug file below a process' own root directory serves that process alone
-(process/files/debug_search.py), and what any debug file says is verified in the program itself
-(kernel/probes/points.py).
+A debug file below a process' own root directory serves that process alone (process/files/debug_search.py),
+and what any debug file says is verified in the program itself (kernel/probes/points.py).
 """
 
 from __future__ import annotations
@@ -52,9 +51,9 @@ log = structlog.get_logger()
 
 _FILES_MAX = 4096
 _THREADS_MAX = 4
-# What reading and searching all new files of a process may take.
+# Time limit for reading and searching all new files of a process.
 _SEARCH_LIMIT_S = 20.0
-# More time than the loop has, for callers that can wait.
+# The time that callers outside of the loop can wait.
 SEARCH_WAIT_S = 40.0
 
 _WANTED = (
@@ -74,7 +73,7 @@ _WANTED = (
 
 
 class _Candidate(Struct, frozen=True):
-    """A file that defines one of the functions; `key` is what is learned of it is kept by."""
+    """A file that defines one of the functions; results are stored under `key`."""
 
     key: FileKey
     mapping: Mapping
@@ -83,7 +82,7 @@ class _Candidate(Struct, frozen=True):
 
     @property
     def searched(self) -> tuple[SearchedFile, bytes | None]:
-        """What to search, and the digest of all of it."""
+        """The file to search, and the digest of all inputs."""
         debug, digest = self.debug, self.content.digest
         if debug is not None:
             digest = digest + debug.digest if digest and debug.digest else None
@@ -99,14 +98,14 @@ class _Candidate(Struct, frozen=True):
 
 
 class _Found(Struct, frozen=True):
-    """What was found in a file; `imports_new`: it wants a C++ operator new from another."""
+    """The result for a file; `imports_new`: it imports a C++ operator new."""
 
     probes: tuple[FunctionProbe, ...] = ()
     imports_new: bool = False
 
 
 class _Known(Struct):
-    """Files that were read, by their identity and whether they were the process' program.
+    """Files that were read, by their identity and whether they were the process' executable.
 
     Used by several threads.
     """
@@ -117,20 +116,20 @@ class _Known(Struct):
     lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
 
     def of(self, mapped: CodeFile, owner: str) -> _Found | None:
-        """The result for a file and a process: a result for that process alone comes first."""
+        """The result for a file and a process: a result for that process alone takes precedence."""
         key = mapped.file.key
         with self.lock:
             of_process = self.found.get((key.of_process(owner), mapped.is_program))
             return of_process if of_process is not None else self.found.get((key, mapped.is_program))
 
     def put(self, key: FileKey, mapped: CodeFile, found: _Found) -> None:
-        """Remember what was found."""
+        """Store a result."""
         with self.lock:
             self.found.put((key, mapped.is_program), found)
 
 
 class Discovery:
-    """Finds what to probe; remembers files. Used from the tracing thread."""
+    """Finds the functions to probe; remembers files. Used from the tracing thread."""
 
     def __init__(self, helpers: Helpers, cache_directory: Path | None = None) -> None:
         """Results are stored in `cache_directory`, unless it is None."""
@@ -141,13 +140,13 @@ class Discovery:
     def files(
         self, code: ProcessCode, passed_over: Collection[FileKey] = (), wait_s: float = SEARCH_WAIT_S
     ) -> list[ProbedFile]:
-        """The files of a process that have functions to probe, but for those `passed_over`.
+        """The files of a process with functions to probe, without those `passed_over`.
 
         Files that cannot be parsed are left out. Raises NotYet if it takes longer than `wait_s`; then the
         work continues, and the caller should call again.
         """
         owner = code.owner
-        # The same file may be there as several.
+        # The same file may be mapped under several names.
         wanted: dict[FileKey, CodeFile] = {}
         for file in code.files.values():
             if file.file.key not in passed_over:
@@ -178,10 +177,10 @@ class Discovery:
                 if time.monotonic() < until_s:
                     key, found, reason = self._probes_of(code, one)
             except (HelperFailed, errors.BadElf, OSError) as error:
-                # Which says nothing of the file as others find it.
+                # This failure does not concern other processes with the file.
                 reason = str(error)
             finally:
-                # Also after an error of ours, so that it is not read again and again.
+                # Also after a bug, so the file is not read again and again.
                 self._known.put(key, one, found)
             if reason:
                 log.warning("allocator.left-out", pid=code.pid, path=one.mapping.path, reason=reason)
@@ -190,7 +189,7 @@ class Discovery:
         """The functions of a file to probe, its identity, and why it cannot be parsed ("")."""
         candidate, imports_new = _candidate(code, one)
         if candidate is None:
-            # Of a program without symbols another process may bring a debug file along.
+            # For a program without symbols, another process may have its own debug file.
             is_all = not one.is_program or has_our_root(code.pid)
             key = one.file.key if is_all else one.file.key.of_process(code.owner)
             return key, _Found(imports_new=imports_new), ""
@@ -204,9 +203,9 @@ class Discovery:
 
 
 def _candidate(code: ProcessCode, mapped: CodeFile) -> tuple[_Candidate | None, bool]:
-    """The file if it defines any of the functions, by its own symbols or by those of its debug file.
+    """The file if it defines any of the functions, in its own symbols or in those of its debug file.
 
-    And whether it imports a C++ operator new. Raises OSError, and BadElf if it is written meanwhile.
+    Also returns whether it imports a C++ operator new. Raises OSError, or BadElf if it is written meanwhile.
     """
     file = mapped.file
     try:
@@ -214,7 +213,7 @@ def _candidate(code: ProcessCode, mapped: CodeFile) -> tuple[_Candidate | None, 
             imports_new = imports_any(image, OPERATORS_NEW)
             is_telling = has_static_probes(image, PROVIDER) or defines_any(image, TELLING_NAMES)
             if not (is_telling or _may_define_inside(image, mapped)):
-                # A library has to export an allocator for others to use it; a program may hide its own.
+                # A library must export an allocator for others to use it; a program may hide its own.
                 may_hide = mapped.is_program and image.section(".symtab") is None
                 return _with_debug_file(code, mapped, image) if may_hide else None, imports_new
     except errors.BadElf:

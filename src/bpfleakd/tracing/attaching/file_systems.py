@@ -1,14 +1,14 @@
-"""Finds out, beside the tracing loop, whether the file systems answer that a process has files of.
+"""Checks, outside of the tracing loop, whether the file systems of a process' files answer.
 
 A server that is gone (NFS), or that refuses to answer (FUSE), blocks a process that opens one of its files in
 the kernel, where only SIGKILL ends it. So before the loop opens a file of a process for the first time, a
 thread does, which may wait as long as necessary.
 
 Rules:
-- Files of the local file systems of this machine (local_devices.py) are not waited for.
-- One thread a process; those that hang use up the turns of other processes with such files, and of no others.
-- An answer holds for a while. It says nothing of a server that answers at first and then does not: what is
-  opened later is left out then (slow_files.py).
+- Files of this machine's local file systems (local_devices.py) need no check.
+- There is one thread per process; hanging threads delay other processes with such files, but no others.
+- An answer is valid for a while. A server may answer at first and then stop: files opened later are then left
+  out (slow_files.py).
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ __all__ = ["WAIT_S", "FileSystems"]
 
 _THREADS_MAX = 16
 _ANSWERS_MAX = 4096
-# Of the loop's time for one process; one that has answered before does so within a millisecond.
+# The loop's time for one process; a file system that answered before does so within a millisecond.
 WAIT_S = 0.05
-# An attach is tried again within less.
+# An attach is repeated within less.
 _GOOD_FOR_S = 60.0
 
 
 class FileSystems:
-    """Remembers which answered; used from the tracing thread. `touch` opens a mapped file of a process."""
+    """Remembers which file systems answered; used from the tracing thread. `touch` opens a mapped file."""
 
     def __init__(
         self,
@@ -52,9 +52,10 @@ class FileSystems:
     def expect_answers(
         self, pid: int, owner: str, mappings: Iterable[Mapping], wait_s: float = WAIT_S
     ) -> None:
-        """Return once every file system of the files that a process executes code of has answered.
+        """Wait until every file system of the files whose code a process executes has answered.
 
-        `owner` stands for the process. Raises NotYet if one does not within `wait_s`, then call it again.
+        `owner` identifies the process. Raises NotYet if one does not answer within `wait_s`; then call it
+        again.
         """
         unsure = [mapping for mapping in self._elsewhere(mappings) if not self._has_answered(owner, mapping)]
         if not unsure:
@@ -68,7 +69,7 @@ class FileSystems:
             )
 
     def _elsewhere(self, mappings: Iterable[Mapping]) -> list[Mapping]:
-        """One mapping of code for each file system that could keep us waiting."""
+        """One mapping of code for each file system that may block."""
         found: dict[str, Mapping] = {}
         for mapping in mappings:
             if mapping.executable and mapping.inode and not self._is_local(device_number(mapping.device)):
@@ -82,7 +83,7 @@ class FileSystems:
 
     def _ask(self, pid: int, owner: str, mappings: Sequence[Mapping]) -> None:
         for mapping in mappings:
-            # That it cannot be opened is an answer, too.
+            # A failure to open the file is an answer too.
             with contextlib.suppress(OSError):
                 self._touch(pid, mapping, owner)
             with self._lock:

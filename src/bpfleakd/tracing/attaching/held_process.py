@@ -1,4 +1,4 @@
-"""A process held by a pidfd, so that its pid cannot come to mean another."""
+"""A process held by a pidfd, so its pid cannot come to mean another."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bpfleakd.process.process import ProcessInfo, no_such_process, read_process
 
 __all__ = ["GONE", "has_ended", "hold", "hold_again"]
 
-# In place of a pidfd: the process has ended, or runs another program.
+# Stands for a pidfd: the process has ended, or runs another program.
 GONE = -1
 
 
@@ -22,7 +22,7 @@ def hold(pid: int) -> int:
     except ProcessLookupError as error:
         raise no_such_process(pid) from error
     except OSError as error:
-        # A tid: read_process says whose. ENOENT since Linux 6.16.
+        # `pid` is a tid: read_process reports its process. ENOENT since Linux 6.16.
         if error.errno in (errno.EINVAL, errno.ENOENT):
             read_process(pid)
         raise errors.KernelError(f"cannot open a pidfd for process {pid}: {error.strerror}") from error

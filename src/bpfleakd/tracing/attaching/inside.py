@@ -1,9 +1,8 @@
-"""Whether a process is traced from inside, by a sampler in it that announces blocks, or by its
-functions.
+"""Decides whether to trace a process from inside, by a sampler that announces blocks, or by its functions.
 
-A sampler (docs/inside.md) costs the process nothing to speak of, and says the same as sampling from outside
-does. So it is used wherever not every block is wanted, in place of the allocators' functions: of these none
-is probed then, but that the dynamic loader has brought further libraries is still to be known.
+A sampler (docs/inside.md) costs the process almost nothing and gives the same figures as sampling from
+outside. So bpfleakd uses it whenever not every block is wanted, in place of the allocators' functions, which
+then get no probes. The dynamic loader is still probed, to notice new libraries.
 
 The malloc that a program exports takes precedence over any preloaded library, and C++ code bypasses the
 library if an allocator has its own C++ operators (jemalloc, tcmalloc, mimalloc): the sampler of such a
@@ -26,7 +25,7 @@ __all__ = ["has_sampler", "part_of", "parts_of"]
 
 
 def has_sampler(files: Iterable[ProbedFile]) -> bool:
-    """Whether a sampler in one of the files of a process sees all that the process allocates."""
+    """Whether a sampler in one of the files of a process sees all allocations."""
     files = tuple(files)
     samplers = [file for file in files if file.has_sampler]
     others = [file for file in files if not file.has_sampler and file.has_allocator]
@@ -43,7 +42,7 @@ def _has_operators(file: ProbedFile) -> bool:
 
 
 def parts_of(files: Sequence[ProbedFile], mode: TracingMode) -> list[ProbedFile]:
-    """What to probe in the files of a process in a mode.
+    """The parts of a process' files to probe in a mode.
 
     Raises NoAllocator for INSIDE without a sampler.
     """
@@ -58,7 +57,7 @@ def parts_of(files: Sequence[ProbedFile], mode: TracingMode) -> list[ProbedFile]
 
 
 def part_of(file: ProbedFile, *, is_inside: bool) -> ProbedFile | None:
-    """What to probe in a file; None: nothing.
+    """The part of a file to probe; None for nothing.
 
     From inside, an allocator's file is kept without any probe, to recognise mappings of the allocator, for
     instance.

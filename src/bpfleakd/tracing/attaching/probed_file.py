@@ -1,4 +1,4 @@
-"""A file with functions to probe: which of its probe points are taken, and what is shown of them."""
+"""A file with functions to probe: its chosen probe points, and their description."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SAMPLED_ROLES = {
 
 
 class SamplerProbe(Struct, frozen=True):
-    """A static probe of a sampler: what is shown of it, and what its note says."""
+    """A static probe of a sampler: its description, and the arguments in its note."""
 
     shown: ProbedFunction
     arguments: str
@@ -36,17 +36,17 @@ class SamplerProbe(Struct, frozen=True):
 
     @property
     def role(self) -> FunctionRole:
-        """Whether a block is announced there, or its end."""
+        """Whether the probe announces a block or the end of one."""
         return self.shown.role
 
 
 class ProbedFile(Struct, frozen=True):
-    """A file with functions to probe; `functions` is what is shown of them.
+    """A file with functions to probe; `functions` describes them.
 
-    `sampled` are the static probes of a sampler, if it has one, and their arguments as the note has them.
-    `is_program`: it is the process' program and no library; `beside_cxx`: some file of the process has C++
-    code that allocates. `refused` says why others are not probed, `ranges` where all functions are, as file
-    offsets. `file` stays open as long as this is kept.
+    `sampled` are the static probes of a sampler, if it has one, and their arguments in the note.
+    `is_program`: it is the process' executable, not a library; `beside_cxx`: some file of the process has C++
+    code that allocates. `refused` are the reasons for not probing others, `ranges` the file offsets of all
+    functions. `file` stays open as long as this object exists.
     """
 
     file: OpenedFile
@@ -70,22 +70,22 @@ class ProbedFile(Struct, frozen=True):
 
     @property
     def shown_path(self) -> str:
-        """The path of the file, as the process has it."""
+        """The path of the file as the process sees it."""
         return (*(probe.shown for probe in self.sampled), *self.functions)[0].module
 
     @property
     def has_sampler(self) -> bool:
-        """Whether both the blocks that a sampler inside it takes and their ends are announced."""
+        """Whether a sampler in it announces both blocks and their ends."""
         return {probe.role for probe in self.sampled} == set(_SAMPLED_ROLES.values())
 
     @property
     def has_allocator(self) -> bool:
-        """Whether there is more here than the dynamic loader's notifications."""
+        """Whether it has more than the dynamic loader's notifications."""
         return any(function.role is not FunctionRole.LIBRARIES_CHANGED for function in self.functions)
 
 
 def probed_file(mapped: CodeFile, probes: Sequence[FunctionProbe], *, beside_cxx: bool) -> ProbedFile:
-    """What of these probe points, found in a file, is to be probed."""
+    """The parts to probe among these probe points of a file."""
     file, mapping = mapped.file, mapped.mapping
     found = {p.function: p for p in probes if not p.refusal and p.function not in _SAMPLED_ROLES}
     refused = tuple(f"{probe.function}: {probe.refusal}" for probe in probes if probe.refusal)
@@ -95,7 +95,7 @@ def probed_file(mapped: CodeFile, probes: Sequence[FunctionProbe], *, beside_cxx
     functions: list[ProbedFunction] = []
     for allocator, function in identified:
         probe = found[function.name]
-        # What it jumps to is probed, and another breakpoint on the way there costs as much again.
+        # The target of the jump is probed, and a second breakpoint on the way costs as much again.
         if probe.jumps_to in names:
             continue
         frees = function.role is FunctionRole.RELEASE

@@ -1,6 +1,6 @@
-"""What is known of a process' code at one moment: its mappings, and the files it executes, opened once.
+"""A snapshot of a process' code: its mappings, and the files it executes, opened once.
 
-Read at the beginning of an attach, and when libraries have come, and passed to all that need it: probe
+It is read at the beginning of an attach and after libraries were loaded, and shared by all its users: probe
 points, unwind tables, names.
 """
 
@@ -24,13 +24,13 @@ __all__ = ["CodeFile", "ProcessCode", "ProcessCodeReader", "not_yet", "open_code
 
 log = structlog.get_logger()
 
-# Of one process; Chromium and LibreOffice have some 300.
+# Per process; Chromium and LibreOffice have some 300.
 _FILES_MAX = 1024
 _PAUSE_S = 0.005
 
 
 class CodeFile(Struct, frozen=True):
-    """A file that a process executes code of, its first `mapping`, and whether it is the process' program."""
+    """A file whose code a process executes, its first `mapping`, and whether it is the executable."""
 
     file: OpenedFile
     mapping: MemoryMapping
@@ -38,7 +38,7 @@ class CodeFile(Struct, frozen=True):
 
 
 class ProcessCode(Struct, frozen=True):
-    """`owner` stands for the process; `files` are by device and inode, and open as long as this is kept.
+    """`owner` identifies the process; `files` are by device and inode, open as long as this object exists.
 
     `unanswered` is the path of a file whose file system has not answered yet, "" if there is none.
     """
@@ -55,20 +55,20 @@ class ProcessCode(Struct, frozen=True):
         return [(code.mapping, code.file) for code in self.files.values()]
 
     def file_of(self, mapping: MemoryMapping) -> CodeFile | None:
-        """The file whose code is mapped there; None if it is data, no file, or could not be opened."""
+        """The file whose code is mapped there; None for data, for no file, or if it could not be opened."""
         return self.files.get((mapping.device, mapping.inode)) if mapping.executable else None
 
 
 class ProcessCodeReader:
-    """Reads the code of processes; waits for no file system that does not answer."""
+    """Reads the code of processes; does not wait for file systems that do not answer."""
 
     def __init__(self) -> None:
         self._file_systems = FileSystems()
 
     def code_of(self, pid: int, wait_s: float = WAIT_S) -> ProcessCode:
-        """The code of a process now.
+        """The current code of a process.
 
-        Raises NoSuchProcess, AccessDenied, and NotYet if a file system does not answer within `wait_s`.
+        Raises NoSuchProcess, AccessDenied, or NotYet if a file system does not answer within `wait_s`.
         """
         due_s = time.monotonic() + wait_s
         while (code := self.code_so_far(pid, wait_s)).unanswered:
@@ -85,7 +85,7 @@ class ProcessCodeReader:
 
 
 def not_yet(code: ProcessCode) -> errors.NotYet:
-    """What to raise if an answer is needed."""
+    """The error to raise if an answer is needed."""
     return errors.NotYet(f"{code.unanswered} is still being read, or its file system does not answer")
 
 
@@ -95,7 +95,7 @@ def open_code(pid: int, mappings: Iterable[MemoryMapping]) -> ProcessCode:
 
 
 def _opened(pid: int, owner: str, mappings: tuple[MemoryMapping, ...]) -> ProcessCode:
-    """What cannot be opened is left out."""
+    """Files that cannot be opened are left out."""
     first: dict[tuple[str, int], MemoryMapping] = {}
     for mapping in mappings:
         if mapping.executable and mapping.inode:

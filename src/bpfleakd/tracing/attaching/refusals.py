@@ -1,4 +1,4 @@
-"""Why a process is not attached to, as errors and in the log."""
+"""The reasons for not attaching to a process, as errors and in the log."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def log_refused(pid: int, files: Sequence[ProbedFile]) -> None:
 
 
 def no_allocator(process: ProcessInfo, files: Sequence[ProbedFile], code: ProcessCode) -> errors.TargetError:
-    """Why there is nothing to probe in a process, in whose `files` it was looked for."""
+    """Why a process has nothing to probe; `files` are the searched ones."""
     return _unverified(process, files) or _unknown_allocator(process, code)
 
 
 def _unverified(process: ProcessInfo, files: Sequence[ProbedFile]) -> errors.NoAllocator | None:
-    """The reason if there were symbols, and the program's own file did not confirm them."""
+    """The reason if there were symbols that the program's own file did not confirm."""
     refused = [reason for file in files for reason in file.refused]
     if not refused:
         return None
@@ -74,7 +74,7 @@ def _unknown_allocator(process: ProcessInfo, code: ProcessCode) -> errors.Target
 
 
 def link_error(pid: int, error: OSError) -> errors.BpfleakdError:
-    """Why the kernel has not linked the probes."""
+    """Why the kernel did not link the probes."""
     if error.errno in (errno.ESRCH, errno.ENOENT):
         return errors.NoSuchProcess(f"process {pid} ended during the attach")
     if error.errno in (errno.EPERM, errno.EACCES):
@@ -84,8 +84,8 @@ def link_error(pid: int, error: OSError) -> errors.BpfleakdError:
         )
     hint = ""
     if error.errno == errno.EINVAL:
-        # bcc 0.26 passes a reference counter's offset that it never set, and the kernel wants the same
-        # one from everybody at that address (dmesg: "ref_ctr_offset mismatch").
+        # bcc 0.26 passes an uninitialised offset of a reference counter, and the kernel requires the same one
+        # from all users of an address (dmesg: "ref_ctr_offset mismatch").
         hint = (
             "check whether another tracer probes the same functions: older bcc tools (memleak) exclude others"
         )

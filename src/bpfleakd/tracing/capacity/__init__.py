@@ -1,1 +1,1 @@
-"""The room in the kernel's tables: how much is taken, and how more is made."""
+"""The capacity of the kernel's tables: how full they are, and how room is made."""

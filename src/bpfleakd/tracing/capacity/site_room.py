@@ -1,13 +1,13 @@
-"""Room for new call sites: those that have been without live blocks for a while are removed.
+"""Makes room for new call sites, by removing those that have been without live blocks for a while.
 
 A JIT moves its code, so a busy server has new stacks for as long as it runs, most of them through code that
-does not exist any more.
+no longer exists.
 
 Rules:
   - Nothing is removed while a quarter of the table, and of each process' share of it, is free.
   - The longest unused sites go first. A site stays while it matters for a verdict: it leaks or grows, or is
-    judged together with one that has live blocks, as the same code or as the same function.
-  - What a site allocated stays in the sums of its process.
+    judged together with one that has live blocks, because it is the same code or the same function.
+  - The allocations of a removed site stay in the sums of its process.
   - A round takes a tenth of a second, for one process, and a twentieth of the time at most.
 """
 
@@ -35,7 +35,7 @@ _LIVE_COUNT, _ALLOCATED_COUNT = COUNTERS.index("live_count"), COUNTERS.index("al
 _OVERFLOW = SiteKey(AllocationKind.HEAP, 0)
 _FULL_SHARE = 0.75
 _UNUSED_NS = 10_000_000_000
-# Removing fewer at a time is not worth the two grace periods.
+# Removing fewer at a time is not worth two grace periods.
 _LEAST, _MOST = 256, 4_096
 _PAUSE_FACTOR = 20
 
@@ -54,7 +54,7 @@ class SiteRoom:
         began_ns = self._clock_ns()
         if not self._pause.is_due(began_ns):
             return
-        # Of one that is set aside, the table is old.
+        # The table of a process that is set aside is old.
         for traced in self._full([one for one in processes if not one.is_set_aside(began_ns)]):
             with traced.isolated(self._clock_ns):
                 rows = _unused(traced, began_ns)
@@ -65,7 +65,7 @@ class SiteRoom:
         self._pause.done(began_ns, self._clock_ns())
 
     def _full(self, processes: Collection[TracedProcess]) -> list[TracedProcess]:
-        """Processes that need room, for themselves or for others; the largest first."""
+        """Processes that need room, for themselves or for others, the largest first."""
         limits = self._capacities
         sites = sum(traced.counters.site_count for traced in processes)
         stacks = sum(traced.counters.stack_count for traced in processes)
@@ -85,7 +85,7 @@ class SiteRoom:
         remover.remove_stacks(pid, np.array(orphaned, np.uint64))
         traced.runtimes.forget_stacks(orphaned)
         if not traced.counters.sites_removed:
-            # Once: a busy JIT needs it every few seconds. `ps` has the number.
+            # Once per process: a busy JIT needs it every few seconds. `ps` has the number.
             log.info("sites.removed", pid=pid, sites=int(removed.sum()), left=table.used_count)
 
 

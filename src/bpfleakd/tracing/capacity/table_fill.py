@@ -1,4 +1,4 @@
-"""How full the kernel's tables are: a hash map does not tell its size, but the programs count."""
+"""How full the kernel's tables are. A hash map does not report its size, but the programs count."""
 
 from __future__ import annotations
 

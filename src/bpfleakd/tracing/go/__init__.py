@@ -1,1 +1,1 @@
-"""Go programs as they are traced: heap profile, goroutines, and the switch of the profile."""
+"""Tracing of Go programs: heap profile, goroutines, and the switch of the profile."""

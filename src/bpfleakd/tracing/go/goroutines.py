@@ -1,4 +1,4 @@
-"""The goroutines of a traced Go program, and whether they become ever more.
+"""The goroutines of a traced Go program, and whether their number keeps growing.
 
 Rules:
   - Goroutines that were started by the same `go` statement are one row of a table like that of call sites, a
@@ -65,12 +65,12 @@ class GoroutineWatch:
 
     @property
     def count(self) -> int | None:
-        """How many live; None if they were not counted yet."""
+        """The number of live goroutines; None before the first count."""
         return self._reading.count if self._reading else None
 
     @property
     def losses(self) -> dict[str, int]:
-        """Goroutines that were not counted: too many, or they made no sense."""
+        """Goroutines that were not counted: too many, or with inconsistent data."""
         return {"goroutines_missed": self._reading.left_out if self._reading else 0}
 
     def new_leaks(self) -> list[GoroutineGroup]:
@@ -80,7 +80,7 @@ class GoroutineWatch:
         return new
 
     def read(self, now_ns: int) -> None:
-        """Count them, if it is time to."""
+        """Count the goroutines if it is due."""
         if self._goroutines is None or now_ns < self._due_ns:
             return
         before_ns = self._spent_ns()
@@ -121,7 +121,7 @@ class GoroutineWatch:
         return replace(verdict, verdict=Verdict.LEAK, reason=reason)
 
     def groups(self) -> tuple[GoroutineGroup, ...]:
-        """All that live, those that leak first, then the most."""
+        """All live goroutines: leaks first, then the most numerous."""
         if self._reading is None:
             return ()
         groups = [
@@ -164,14 +164,14 @@ class GoroutineWatch:
         )
 
     def _past(self, row: int) -> tuple[int, int]:
-        """A time a minute before the last reading, or that of the reading before it, and the count then."""
+        """The count a minute before the last reading, or at the one before it, with its time."""
         newest_ns = self._table.updated_ns
         past_ns = max(self._table.began_ns, newest_ns - _WINDOW_NS)
         if not len(self._table.timeline):
             return past_ns, 0
         figures = self._table.timeline.at(past_ns, len(self._table))
         if figures.end_ns >= newest_ns and figures.start_ns < past_ns:
-            # Nothing was read since, as of a program with so many that they are counted seldom.
+            # Nothing was read since, as in a program with so many goroutines that counts are rare.
             past_ns = figures.start_ns
             figures = self._table.timeline.at(past_ns, len(self._table))
         return past_ns, round(float(figures.low_count[row]))

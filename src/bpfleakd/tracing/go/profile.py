@@ -1,12 +1,12 @@
 """The heap of a Go program as call sites: counters from its own heap profile, and its stacks with names.
 
 Rules:
-  - It is checked every 5 s, in at most a fiftieth of the processor's time, and read if the program has
-    collected since: live figures are those of then.
+  - It is checked every 5 s, in at most a fiftieth of the processor's time, and read if the program has had a
+    collection since: live figures are as of the last collection.
   - Its figures count from the program's start. Memory from before the attach does not count as growth.
-  - A site has no single blocks, so their ages are unknown.
+  - A site has no individual blocks, so their ages are unknown.
 
-A sampled block stands for some others (sample_weights). Blocks are drawn independently of one another: the
+A sampled block represents several others (sample_weights). Blocks are drawn independently of one another: the
 variances are those of table/estimates.
 """
 
@@ -80,9 +80,9 @@ class GoProfile:
         sees_c: bool = True,
         spent_ns: Callable[[], int] = time.thread_time_ns,
     ) -> None:
-        """`sees_c`: what C allocates is recorded.
+        """`sees_c`: allocations of C code are recorded.
 
-        `clock_ns` is CLOCK_MONOTONIC, `spent_ns` the processor time of the thread that reads.
+        `clock_ns` is CLOCK_MONOTONIC, `spent_ns` the processor time of the reading thread.
         """
         self._pid = pid
         self._clock_ns = clock_ns
@@ -106,7 +106,7 @@ class GoProfile:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is missing of the heap, and what would give it."""
+        """What is missing from the heap figures, and how to get it."""
         found = []
         if not self.rate_bytes:
             found.append(_TURNED_OFF if self._known.any() else _NO_PROFILE.format(pid=self._pid))
@@ -131,7 +131,7 @@ class GoProfile:
 
     @property
     def live_bytes(self) -> int | None:
-        """What the last collection left alive; None if the profile does not tell."""
+        """The live bytes after the last collection; None if the profile does not show them."""
         if not self.rate_bytes or not len(self._known):
             return None
         return int(self._known[:, COUNTERS.index("live_bytes")].sum())
@@ -143,13 +143,13 @@ class GoProfile:
 
     @property
     def garbage_share(self) -> float:
-        """How much garbage the collector lets gather, as a part of what is live."""
+        """The garbage that the collector tolerates, as a share of the live heap."""
         percent = self._pacing.percent if self._pacing is not None else 100
         return min((percent or 0) / 100, _GARBAGE_SHARE_MAX)
 
     @property
     def tells_too_little(self) -> bool:
-        """Whether a few minutes more will tell whether it leaks: a verdict is made of collections."""
+        """Whether a few more minutes are needed: a verdict is based on collections."""
         is_young = self._clock_ns() - self._began_ns < _YOUNG_NS
         return bool(self.rate_bytes) and is_young and self._collections < _COLLECTIONS_ENOUGH
 
@@ -160,11 +160,11 @@ class GoProfile:
 
     @property
     def losses(self) -> dict[str, int]:
-        """Buckets that made no sense, and those that were too many."""
+        """Buckets with inconsistent data, and those beyond the limit."""
         return {"profile_damaged": self._profile.damaged, "profile_full": self._profile.left_out}
 
     def look_again(self) -> None:
-        """The rate has changed."""
+        """Check the profile soon, since the rate has changed."""
         self._due_ns = 0
         self.rate_bytes = self._profile.rate_bytes
 
@@ -173,7 +173,7 @@ class GoProfile:
         self._program.close()
 
     def read(self, now_ns: int) -> Sites:
-        """The sites, if it is time to look and there may be news; otherwise none."""
+        """The sites, if a check is due and there may be news; otherwise none."""
         if now_ns < self._due_ns:
             return _NO_SITES
         before_ns = self._spent_ns()
@@ -203,7 +203,7 @@ class GoProfile:
         return keys, counters[rows]
 
     def _counters(self, buckets: SampledBuckets) -> NDArray[np.int64]:
-        """Estimates for the sites, a row each, columns COUNTERS."""
+        """Estimates for the sites, one row each, columns COUNTERS."""
         self._weights.update(buckets)
         sizes, weight = buckets.sizes.astype(np.float64), self._weights.live
         live, allocated = (buckets.allocs - buckets.frees).astype(np.float64), self._weights.allocated
@@ -228,7 +228,7 @@ class GoProfile:
         return np.rint(np.stack(columns, axis=1)).astype(np.int64)
 
     def is_in_allocator(self, stack: RawStack) -> bool:
-        """Whether a stack goes through the part of the runtime that gets its memory from the kernel."""
+        """Whether a stack contains the part of the runtime that obtains memory from the kernel."""
         functions = (self._program.function_around(address - 1) for address in stack.addresses)
         return any(is_gos_allocator(function) for function in functions)
 
@@ -261,7 +261,7 @@ _ALLOCATOR = re.compile(
 
 
 def is_gos_allocator(function: str | None) -> bool:
-    """Whether a function is of the part of the runtime that gets its memory from the kernel."""
+    """Whether a function belongs to the part of the runtime that obtains memory from the kernel."""
     return function is not None and _ALLOCATOR.fullmatch(function) is not None
 
 
@@ -271,21 +271,21 @@ _NAMED = "[anon: Go: "
 
 
 def is_gos_memory(mapping: Mapping) -> bool:
-    """Whether memory that was mapped before the attach is of Go's heap."""
+    """Whether memory that was mapped before the attach belongs to Go's heap."""
     if mapping.path.startswith(_NAMED):
         return True
     start, end = _ARENAS
     return not mapping.path and start <= mapping.start < end
 
 
-# Where Go calls C: the goroutine's stack is another one (runtime/asm_amd64.s).
+# Where Go calls C: the goroutine's stack is a different one (runtime/asm_amd64.s).
 _TO_C = re.compile(r"runtime\.asmcgocall(?:\.abi0)?")
 
 
 def without_guesses(stack: Stack) -> Stack:
-    """A stack of C code up to the Go function that called it: what the walk found beyond is a guess.
+    """A stack of C code up to the Go function that called it; everything beyond is a guess of the walker.
 
-    C runs on the system's stack, and the walk goes upwards only: the goroutine's stack lies below.
+    C runs on the system's stack, and the walk only goes upwards: the goroutine's stack is below.
     """
     for place, frame in enumerate(stack.frames):
         if frame.function and _TO_C.fullmatch(frame.function):

@@ -1,14 +1,13 @@
-"""Turning on the heap profile of a Go program that has none, and off again.
+"""Turns the heap profile of a Go program on, and off again.
 
-Go's linker sets MemProfileRate to 0 in a program that imports no pprof package. Writing the default there
-turns the profile on: it is the only thing that bpfleakd ever writes into a traced process, and only if a user
-requests it.
+Go's linker sets MemProfileRate to 0 in a program that imports no pprof package. Writing the default value
+there turns the profile on. bpfleakd writes nothing else into a traced process, and this only at a user's
+request.
 
 Rules:
-  - The old value is saved beside the process' pins first, so that the next daemon, or `--cleanup`, can
-    restore it.
-  - Before each write the process is checked again: that it is the same program, that the variable is in the
-    same place, and has the expected value. A value that the program itself has changed since is not touched.
+  - The old value is first stored with the process' pins, so the next daemon, or `--cleanup`, can restore it.
+  - Before each write bpfleakd checks that the process is the same program, and that the variable is in the
+    same place and has the expected value. A value that the program itself has changed is left alone.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _WORD_BYTES = 8
 
 
 class _SwitchCheckpoint(Struct, frozen=True):
-    """What was written where, and what was there before."""
+    """What was written where, and the value before."""
 
     address: int
     rate_before: int
@@ -99,7 +98,10 @@ def turn_off_profile(pins: ProcessPins) -> None:
 
 
 def _rate_address(pins: ProcessPins) -> int | None:
-    """Where MemProfileRate of this process is now; None if it is not a Go program. Raises NoSuchProcess."""
+    """The current address of the process' MemProfileRate; None if it is not a Go program.
+
+    Raises NoSuchProcess.
+    """
     pid = pins.id.pid
     code = open_code(pid, read_mappings(pid))
     program = find_go(pid, code.mappings, code.opened).program
@@ -115,7 +117,7 @@ def _rate_address(pins: ProcessPins) -> int | None:
 
 
 def _write(memory: ProcessMemory, address: int, value: int, pid: int) -> None:
-    """Write a word and see that it is there."""
+    """Write a word and verify it."""
     if not memory.write(address, value.to_bytes(_WORD_BYTES, "little")) or memory.number(address) != value:
         raise errors.AccessDenied(
             f"the memory of process {pid} cannot be written to", "the daemon needs CAP_SYS_PTRACE"

@@ -1,9 +1,9 @@
-"""What the sampled blocks of each bucket stand for, also if the program changes the rate of its profile.
+"""The weights of sampled blocks per bucket, also if the program changes the rate of its profile.
 
 A block of s bytes is in the sample with probability p = 1 - exp(-s / rate), and stands for 1/p blocks
-(runtime/pprof/protomem.go, scaleHeapSample). The profile does not say at which rate a block was drawn. So
-blocks count at the rate at which they were first seen, and those that are freed as the mean of their bucket.
-pprof counts all at the rate of now: then a change of the rate looks like growth, or like its end.
+(runtime/pprof/protomem.go, scaleHeapSample). The profile does not contain the rate at which a block was
+drawn. So a block counts at the rate at which it was first seen, and a freed block as the mean of its bucket.
+pprof counts all blocks at the current rate, so a change of the rate looks like growth, or like its end.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _PROBABILITY_MIN = 1e-12
 class SampleWeights:
     """The weights of one profile: `live` is the mean of the live blocks of each bucket as of the last update.
 
-    `allocated` is how many blocks were allocated by estimate. `changed`: the rate is not that of the first
-    blocks.
+    `allocated` is the estimated number of allocated blocks. `changed`: the rate differs from that of the
+    first blocks.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class SampleWeights:
         self._live_count: _Numbers = np.zeros(0)
 
     def update(self, buckets: SampledBuckets) -> None:
-        """Take in another reading of the profile."""
+        """Add a reading of the profile."""
         new = _weights(buckets.sizes.astype(np.float64), buckets.rate_bytes)
         allocs = buckets.allocs.astype(np.float64)
         live_count = allocs - buckets.frees
@@ -60,7 +60,7 @@ class SampleWeights:
 
 
 def _weights(sizes: _Numbers, rate_bytes: int) -> _Numbers:
-    """How many blocks a sampled one of each size stands for."""
+    """How many blocks a sampled one of each size represents."""
     if rate_bytes <= 1:
         return np.ones(len(sizes))
     return 1 / np.maximum(-np.expm1(-sizes / rate_bytes), _PROBABILITY_MIN)

@@ -1,1 +1,1 @@
-"""The verdicts on a traced process: what is measured when, and what is kept of it."""
+"""The verdicts on a traced process: when they are computed, and what is stored of them."""

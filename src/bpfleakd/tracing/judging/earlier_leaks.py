@@ -1,12 +1,12 @@
 """Leaks of an earlier window of automatic tracing, for the next window of the same process.
 
-A window of a minute is hardly enough to call something a leak. So the second continues with the knowledge of
-the first:
-  - A call site that leaked when its process was detached is a leak from the beginning, at the rate of then.
-  - It stays one while it grows, until new evidence confirms it; or, while nothing of it is recorded, until so
-    much would have been recorded that its absence is evidence (see `seen_leaks`).
-  - It is no longer one once its old blocks die, or are replaced.
-Sites are identified by kind and fingerprint, which persist, and processes by their ProcessId.
+A window of a minute is hardly enough for a verdict of leak. So the next one continues with the results of the
+first:
+  - A call site that leaked when its process was detached is a leak from the beginning, at the earlier rate.
+  - It stays one while it grows, until new evidence confirms it; or, while none of its blocks is recorded,
+    until so many would have been recorded that their absence is evidence (see `seen_leaks`).
+  - It is no longer one once its old blocks die, or are replaced. Sites are identified by kind and
+    fingerprint, which persist, and processes by their ProcessId.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ __all__ = ["EarlierLeaks", "KnownSite", "RecalledLeaks", "leaks_by_site"]
 
 KnownSite: TypeAlias = tuple[AllocationKind, str]
 
-# The first that was kept makes room.
+# The oldest entry makes room.
 _PROCESSES_MAX = 1_024
 _SITES_MAX = 256
 
 
 class EarlierLeaks:
-    """The leaks of processes that are not traced at the moment."""
+    """The leaks of processes that are currently not traced."""
 
     def __init__(self) -> None:
         self._leaks: OrderedDict[ProcessId, Mapping[KnownSite, SeenLeak]] = OrderedDict()
 
     def keep(self, process: ProcessId, leaks: Mapping[KnownSite, SeenLeak]) -> None:
-        """The process is detached, with these leaks."""
+        """Store the leaks of a process that is being detached."""
         self._leaks.pop(process, None)
         if leaks:
             self._leaks[process] = dict(list(leaks.items())[:_SITES_MAX])
@@ -49,21 +49,21 @@ class EarlierLeaks:
             self._leaks.popitem(last=False)
 
     def take(self, process: ProcessId) -> Mapping[KnownSite, SeenLeak]:
-        """Return its leaks, and drop them here."""
+        """Remove the leaks of a process and return them."""
         return self._leaks.pop(process, {})
 
 
 def leaks_by_site(
     table: SiteTable, identities: Mapping[SiteKey, SiteIdentity], leaks: Mapping[int, SeenLeak]
 ) -> dict[KnownSite, SeenLeak]:
-    """Leaks by row of the table, as leaks by what lasts; without those whose identity is not settled."""
+    """Leaks by row of the table converted to leaks by site identity; without unsettled sites."""
     keys = table.keys
     found = ((keys[row], leak) for row, leak in leaks.items())
     return {(key.kind, identities[key].fingerprint): leak for key, leak in found if key in identities}
 
 
 class RecalledLeaks:
-    """Leaks of an earlier window: those whose site has not come yet, and the others by row of the table."""
+    """Leaks of an earlier window: those whose site has not appeared yet, and the others by row."""
 
     def __init__(self, expected: Mapping[KnownSite, SeenLeak] | None = None) -> None:
         self._expected = {
@@ -76,7 +76,7 @@ class RecalledLeaks:
         return bool(self._expected or self.rows)
 
     def find(self, table: SiteTable, identities: Mapping[SiteKey, SiteIdentity]) -> None:
-        """Look which sites have come, of those whose identity is settled."""
+        """Find the sites that have appeared, among those whose identity is settled."""
         if not self._expected:
             return
         for key, identity in identities.items():
@@ -92,7 +92,7 @@ class RecalledLeaks:
         ends_s: NDArray[np.float64],
         intervals_bytes: NDArray[np.float64] | None,
     ) -> None:
-        """Make them leaks that nothing speaks against, and forget the others."""
+        """Restore leaks that nothing contradicts, and forget the others."""
         if intervals_bytes is None:
             intervals_bytes = np.zeros(len(ends_s))
         for row, leak in list(self.rows.items()):

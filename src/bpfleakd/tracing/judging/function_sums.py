@@ -1,4 +1,4 @@
-"""Functions that several sites are charged to, judged on the sum of their sites."""
+"""Verdicts on functions that several sites are charged to, from the sum of their sites."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from bpfleakd.verdicts.site_verdict import Classification, Context, classify_sit
 
 __all__ = ["charged_to_several", "judged_by_sums"]
 
-# Functions whose sums are judged: 20 us each.
+# Maximum of functions whose sums are judged: 20 us each.
 _FUNCTIONS_MAX = 128
-# A function leaks by so much more than those of its sites that leak: the others have a part in it.
+# A function leaks if its rate exceeds that of its leaking sites by this factor: the others contribute.
 _MORE = 1.25
 # A site with at most this share of its blocks left has replaced the others. If these were fewer than that, or
 # made fewer steps, it is a buffer or a table that is moved to a larger place now and then.
@@ -28,7 +28,7 @@ _NO_ROWS = np.zeros(0, np.intp)
 
 
 def charged_to_several(functions: Units | None, rows: NDArray[np.intp]) -> NDArray[np.intp]:
-    """The leads of functions that more than one of these rows is charged to, not too many."""
+    """The leads of functions that more than one of these rows is charged to, up to a limit."""
     if functions is None:
         return _NO_ROWS
     leads, counts = np.unique(functions.lead[rows], return_counts=True)
@@ -38,7 +38,7 @@ def charged_to_several(functions: Units | None, rows: NDArray[np.intp]) -> NDArr
 def _sums_of(
     source: HistorySource, groups: NDArray[np.intp], functions: Units, now_s: float, leak_after_s: float
 ) -> Persistence:
-    """What is measured of functions, in the order of their leads."""
+    """The measurements of functions, in the order of their leads."""
     measured, places = MeasuredSites(), np.arange(len(groups))
     measured.due(places, np.zeros(len(groups)), now_s)
     for part in source.parts(groups, functions):
@@ -105,11 +105,11 @@ def _retaining(functions: Units, found: Classification, positions: NDArray[np.in
 def _settled_by_sum(
     found: Classification, positions: NDArray[np.intp], sums: Classification, group: int
 ) -> NDArray[np.intp]:
-    """Which of the sites at these positions take the verdict of their function's sum.
+    """Which of the sites at these positions take the verdict on their function's sum.
 
     A leak spread over several paths is a leak, though not all of them may show it: a JIT that compiles a
-    method again, and inlines others, ends one path and begins another. A path that grows while the sum has
-    stopped has only replaced another. A sum that fluctuates is no evidence.
+    method again, and inlines others, ends one path and begins another. A path that grows while the sum does
+    not has only replaced another. A fluctuating sum is no evidence.
     """
     codes, code = found.codes[positions], sums.codes[group]
     grow = np.isin(codes, [VERDICTS.index(each) for each in (Verdict.GROWING, Verdict.PLATEAU)])

@@ -1,12 +1,12 @@
-"""What verdicts are made of, kept for the next daemon beside the tables of its process.
+"""Stores the input of verdicts for the next daemon, with the tables of the process.
 
 Rules:
   - It is written every ten seconds at most, in at most a hundredth of the time: a daemon that is killed loses
     newer data, which becomes part of the gap.
-  - At most `_CELLS_MAX` cells of the timeline are saved (400 KB before they are compressed): of the sites
-    that deserve the most attention, and of the largest.
+  - At most `_CELLS_MAX` cells of the timeline are saved (400 KB before compression): of the most important
+    sites, and of the largest.
   - The next daemon checks the data, and starts over if it is inconsistent. However long the gap was, the
-    history goes on: births, frees and survivors were counted (table/gaps.py).
+    history continues: births, frees and survivors were counted (table/gaps.py).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CELLS_MAX = 32_768
 
 
 class HistoryCheckpoint(Struct, frozen=True):
-    """What is written down. `identities` are those of sites by place: fingerprint, module and function."""
+    """The stored data. `identities` are those of sites by place: fingerprint, module and function."""
 
     table: TableCheckpoint
     verdicts: VerdictsCheckpoint
@@ -50,7 +50,7 @@ class HistoryCheckpoint(Struct, frozen=True):
 
 
 class HistoryCheckpoints:
-    """Writes the histories of all traced processes. `clock_ns` is CLOCK_MONOTONIC."""
+    """Stores the histories of all traced processes. `clock_ns` is CLOCK_MONOTONIC."""
 
     def __init__(self, clock_ns: Callable[[], int]) -> None:
         self._clock_ns = clock_ns
@@ -58,7 +58,7 @@ class HistoryCheckpoints:
         self._due_ns: dict[int, int] = {}
 
     def keep(self, traced: TracedProcess, *, now: bool = False) -> None:
-        """Write down the history of a process, if it is time to, or `now`."""
+        """Store the history of a process, if it is due, or `now`."""
         pid, began_ns = traced.pid, self._clock_ns()
         if traced.is_gone or not len(traced.table.timeline):
             return
@@ -76,7 +76,7 @@ class HistoryCheckpoints:
                 ),
             )
         except OSError as error:
-            # An old one would pass for what was true until the daemon ended.
+            # An old record would pass for the state at the daemon's end.
             record.remove()
             log.warning("history.not-kept", pid=pid, reason=error.strerror)
         took_ns = self._clock_ns() - began_ns
@@ -85,7 +85,7 @@ class HistoryCheckpoints:
         self._due_ns[pid] = began_ns + max(_PAUSE_NS, round(took_ns / _SHARE), shared_ns)
 
     def forget(self, pid: int) -> None:
-        """The process is not traced any more, or another daemon's from now on."""
+        """Forget a process that is no longer traced, or handed to another daemon."""
         self._due_ns.pop(pid, None)
         record = self._records.pop(pid, None)
         if record is not None:

@@ -1,4 +1,4 @@
-"""The histories of call sites: from the table of a process, and from the survivors among its blocks."""
+"""The histories of call sites, from the table of a process and the survivors among its blocks."""
 
 from __future__ import annotations
 
@@ -26,15 +26,18 @@ __all__ = ["Blocks", "HistorySource"]
 # LIVE_BLOCK records, kinds by BLOCK_KINDS.
 Blocks = Iterable[NDArray[np.void]]
 
-# For fewer sites than that, find their blocks, to count these alone.
+# For a smaller share of the sites, find their blocks and count only these.
 _FEW_SHARE = 0.25
 _CHUNK_SITES = 2048
 _NO_ROWS = np.zeros(0, np.intp)
 
 
 class HistorySource(Struct, frozen=True):
-    """The sources of histories: the table, the survivors with the row of each site (-1: in none), and what
-    was observed of the process."""
+    """The sources of histories.
+
+    The table, the survivors with the row of each site (-1: not in the table), and the observations of the
+    process.
+    """
 
     table: SiteTable
     survivors: Survivors
@@ -45,7 +48,7 @@ class HistorySource(Struct, frozen=True):
     def of(
         cls, table: SiteTable, blocks: Blocks, rows: NDArray[np.intp], observed: Observations
     ) -> HistorySource:
-        """With one pass over the `blocks`, all that live, for these rows at least."""
+        """Count survivors in one pass over all live `blocks`, for these rows at least."""
         if not len(rows):
             survivors_of = count_survivors((), table.timeline.edges_ns), _NO_ROWS
         else:
@@ -53,14 +56,14 @@ class HistorySource(Struct, frozen=True):
         return cls(table, *survivors_of, observed)
 
     def parts(self, leads: NDArray[np.intp], units: Units | None) -> Iterator[NDArray[np.intp]]:
-        """Leads to measure together, all rows of a unit being of one kind: what is known of them differs."""
+        """Leads to measure together: all rows of a unit are of one kind, since the data on kinds differs."""
         heap, blocks = self.table.are_heap(leads), self.table.have_blocks(leads)
         for part in (leads[heap], leads[~heap & blocks], leads[~blocks]):
             for start in range(0, len(part), _CHUNK_SITES):
                 yield part[start : start + _CHUNK_SITES]
 
     def histories(self, leads: NDArray[np.intp], units: Units | None) -> SiteHistories:
-        """The histories of sites, in the order of their leads, each with those that belong to its unit."""
+        """The histories of sites, in the order of their leads, each merged with the others of its unit."""
         if units is None:
             return self._of_rows(leads)
         members, starts = units.members(leads)
@@ -69,7 +72,7 @@ class HistorySource(Struct, frozen=True):
         return summed(chosen(histories, np.argsort(order)), starts)
 
     def whole(self, rows: NDArray[np.intp]) -> SiteHistories:
-        """The histories of these rows, all bins and all survivors that were counted."""
+        """The complete histories of these rows: all bins and all counted survivors."""
         return replace(
             _histories(self.table, rows, self.survivors, self.of_survivors),
             intervals_bytes=self.observed.intervals_bytes(self.table),
@@ -90,13 +93,13 @@ class HistorySource(Struct, frozen=True):
 def _survivors(
     table: SiteTable, blocks: Blocks, rows: NDArray[np.intp]
 ) -> tuple[Survivors, NDArray[np.intp]]:
-    """Of these rows at least, with the row of each site; -1 for those that are not in the table yet."""
+    """The survivors of these rows at least, with the row of each site; -1 if it is not in the table yet."""
     if len(rows) < _FEW_SHARE * len(table):
         keys = table.keys
         wanted = np.array([keys[row].stack_id for row in rows.tolist()], np.uint64)
         blocks = (batch[np.isin(batch["stack_id"], wanted)] for batch in blocks)
     last_ns = int(table.timeline.edges_ns[-1])
-    # What was born since the last reading is in no bin yet.
+    # Blocks born since the last reading belong to no bin yet.
     blocks = (batch[batch["born_ns"] <= last_ns] for batch in blocks)
     survivors = count_survivors(blocks, table.timeline.edges_ns)
     sites = (SiteKey(BLOCK_KINDS[kind], stack_id) for kind, stack_id in survivors.sites())
@@ -129,7 +132,7 @@ def _histories(
 
 
 def _weights(counters: NDArray[np.int64]) -> NDArray[np.float64]:
-    """How many blocks a recorded one of each site stands for: weight w adds w^2 - w to the variance."""
+    """How many blocks a recorded one of each site represents: weight w adds w^2 - w to the variance."""
     variance = counters[:, COUNTERS.index("live_count_variance")] * COUNT_VARIANCE_UNIT
     weights: NDArray[np.float64] = 1 + np.maximum(variance, 0) / np.maximum(
         counters[:, COUNTERS.index("live_count")], 1

@@ -1,4 +1,4 @@
-"""What a process' counters and its memory were over time: what verdicts on its sites take into account."""
+"""A process' counters and memory over time, which the verdicts on its sites take into account."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ __all__ = ["Observations", "ObservationsCheckpoint"]
 
 _ONLY_ROW = np.zeros(1, np.intp)
 _OF_ESTIMATES = ("live_count", "allocated_count", "live_count_variance")
-# The table of live blocks is full once such a share of new blocks is refused, in so many readings in a row:
-# on PREEMPT_RT the kernel may have no memory at hand for a moment. It has room again when blocks come and
-# none was refused for so long.
+# The table of live blocks counts as full once this share of new blocks is refused in this many readings in a
+# row: on PREEMPT_RT the kernel may briefly have no memory available. It has room again after as many readings
+# with new blocks and without a refusal.
 _FULL_SHARE, _FULL_READINGS = 0.1, 3
 _ROOM_AFTER_NS = 10_000_000_000
 
 
 class ObservationsCheckpoint(Struct, frozen=True):
-    """What is written down of them: points of histories."""
+    """The stored data: points of histories."""
 
     unmatched_frees: list[tuple[int, int]]
     lost_blocks: list[tuple[int, int]]
@@ -41,7 +41,7 @@ class ObservationsCheckpoint(Struct, frozen=True):
 
 
 class Observations:
-    """Of one process, from its attach on."""
+    """The observations of one process from its attach on."""
 
     def __init__(self) -> None:
         self._unmatched_frees: History | None = None
@@ -54,7 +54,7 @@ class Observations:
 
     @classmethod
     def restored(cls, checkpoint: ObservationsCheckpoint) -> Observations:
-        """Observations that continue saved ones. ValueError if these are inconsistent."""
+        """Restore saved observations. Raises ValueError if they are inconsistent."""
         observations = cls()
         if checkpoint.unmatched_frees:
             observations._unmatched_frees = History.of(checkpoint.unmatched_frees)
@@ -80,7 +80,7 @@ class Observations:
         )
 
     def note(self, now_ns: int, counters: ProcessCounters, heap: SiteCounters) -> None:
-        """Remember what the process' counters were, and the sums over its sites of the heap."""
+        """Record the process' counters, and the sums over its heap sites."""
         older_frees = _frees_of_older_blocks(counters, heap)
         lost_blocks = _refused(counters)
         if self._unmatched_frees is None or self._lost_blocks is None:
@@ -96,13 +96,13 @@ class Observations:
         self._lost_frees = counters.losses["free_missed"]
 
     def note_collections(self, now_ns: int, count: int) -> None:
-        """Note `count` collections of a heap since the last call; its sites are judged by collections."""
+        """Record `count` collections of a heap since the last call; its sites are judged by collections."""
         if self._collections is None:
             self._collections = History(now_ns, 0)
         self._collections.append(now_ns, self._collections.last + count)
 
     def note_memory(self, now_ns: int, began_ns: int, anonymous_bytes: int | None) -> None:
-        """Remember how much anonymous memory the process has; None if it cannot be read."""
+        """Record the anonymous memory of the process; None if it cannot be read."""
         if anonymous_bytes is None:
             return
         if self._memory is None:
@@ -111,9 +111,9 @@ class Observations:
         self._memory.update(now_ns, _ONLY_ROW, *figures)
 
     def context(self, table: SiteTable) -> Context:
-        """What the verdicts on the sites of a table take into account."""
+        """The figures of the process that the verdicts on its sites take into account."""
         full_since_ns = self.full_since_ns
-        # What comes after the table was full is not judged.
+        # Data after the table was full is not judged.
         end_ns = table.updated_ns if full_since_ns is None else full_since_ns
         lately_ns = end_ns - (end_ns - table.began_ns) // 3
 
@@ -132,7 +132,7 @@ class Observations:
         )
 
     def full_since_s(self, table: SiteTable) -> float | None:
-        """Since when blocks are refused, because the table of live blocks is full; None if it has room."""
+        """Since when blocks are refused because the table of live blocks is full; None if it has room."""
         since_ns = self.full_since_ns
         return None if since_ns is None else (since_ns - table.began_ns) / 1e9
 
@@ -154,7 +154,7 @@ class Observations:
 
     @property
     def collected_ns(self) -> NDArray[np.int64] | None:
-        """When collections were reported; None if sites are read at every tick."""
+        """The times of reported collections; None if sites are read at every tick."""
         if self._collections is None:
             return None
         return np.array([time_ns for time_ns, _count in self._collections.points[1:]], np.int64)
@@ -172,7 +172,7 @@ class Observations:
 
 
 class _Room:
-    """Whether the table of live blocks has room, from how many blocks were refused and recorded so far."""
+    """Whether the table of live blocks has room, from the numbers of refused and recorded blocks so far."""
 
     def __init__(self) -> None:
         self.full_since_ns: int | None = None
@@ -199,27 +199,28 @@ class _Room:
 
 
 def _refused(counters: ProcessCounters) -> int:
-    """How many blocks were not recorded, for lack of room."""
+    """How many blocks were not recorded for lack of room."""
     return counters.losses["live_full"] + counters.losses["thread_full"]
 
 
 def _frees_of_older_blocks(counters: ProcessCounters, heap: SiteCounters) -> int:
-    """Frees of blocks from before the attach, since then.
+    """How many blocks from before the attach have been freed since.
 
-    While every block is recorded, these are the frees of unknown ones. While blocks are sampled, most unknown
-    ones are younger: but how many blocks the process gains is counted, and what its sites seem to gain beyond
-    that was freed of older memory. This is as good as the estimates of the sites, and may be negative.
+    While every block is recorded, these are the frees of unknown blocks. While blocks are sampled, most
+    unknown blocks are younger; but the process' gain of blocks is counted, and any gain that its sites seem
+    to have beyond that was freed from older memory. This is as good as the estimates of the sites, and may be
+    negative.
     """
     if not counters.was_sampled or counters.inside_interval_bytes:
-        # As many may have been of blocks that were refused.
+        # Some of these frees may have been of refused blocks.
         return counters.unmatched_frees - _refused(counters)
     return counters.unmatched_frees + heap.live_count - counters.gained_blocks
 
 
 def _variances(table: SiteTable) -> tuple[float, float]:
-    """The variances, in blocks^2, of what sites of the heap seem to gain in a third of the time.
+    """The variances, in blocks^2, of the gain of heap sites in a third of the time.
 
-    The first is that of sites that grow evenly, the second that of sites that also free.
+    The first is that of sites that grow steadily, the second that of sites that also free.
     """
     if not table.heap_totals.live_count_variance:
         return 0.0, 0.0
@@ -227,5 +228,5 @@ def _variances(table: SiteTable) -> tuple[float, float]:
     live, allocated, units = (columns[:, COUNTERS.index(name)] for name in _OF_ESTIMATES)
     freed_share = np.clip(1 - live / np.maximum(allocated, 1), 0.0, 1.0)
     variance = np.maximum(units, 0) * COUNT_VARIANCE_UNIT
-    # Of what frees, two estimates are compared: then and now.
+    # Sites that free compare two estimates: then and now.
     return float(((1 - freed_share) * variance).sum()) / 3, float((2 * freed_share * variance).sum())

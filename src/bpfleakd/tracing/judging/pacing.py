@@ -1,7 +1,7 @@
 """When to compute the verdicts on a process: rarely enough to cost little, soon enough for requests.
 
-Costs are processor time. An evaluation that only waited for a busy machine is no reason to wait again: then
-verdicts would come late just where the daemon is in a hurry, after a restart for instance.
+Costs are processor time. An evaluation that only waited for a busy machine is no reason for a longer pause:
+verdicts would come late just when the daemon is in a hurry, after a restart for instance.
 """
 
 from __future__ import annotations
@@ -13,41 +13,41 @@ __all__ = ["VerdictPacing"]
 
 _NS_PER_S = 1_000_000_000
 _PAUSE_NS = 5 * _NS_PER_S
-# A leak that begins after a long time is found no sooner than after a fraction of that time.
+# A leak that begins late is found after a fraction of the time observed at the earliest.
 _PAUSE_OF_OBSERVED = 1 / 24
 _LONGEST_PAUSE_NS = 30 * _NS_PER_S
 _PAUSE_WHEN_ASKED_NS = _NS_PER_S
 # The share of processor time for verdicts without a request, and for requested ones.
 _SHARE = 0.008
 _SHARE_WHEN_ASKED = 0.05
-# A million blocks take 0.8 s, and a call site as much as 15 blocks: if that is too long, a request gets the
+# A million blocks take 0.8 s, and a call site as much as 15 blocks. If that is too long, a request gets the
 # last verdict, and the next tick computes a new one.
 _BLOCKS_WAITED_FOR = 300_000
 _BLOCKS_A_SITE = 15
 
 
 class VerdictPacing:
-    """The pauses between evaluations, by what the last one cost."""
+    """The pauses between evaluations, from the cost of the last one."""
 
     def __init__(self, spent_ns: Callable[[], int] = time.thread_time_ns) -> None:
-        """`spent_ns` is the processor time that the thread has taken."""
+        """`spent_ns` returns the processor time of the thread."""
         self._spent_ns = spent_ns
         self._began_ns = self._began_spent_ns = 0
         self._took_ns = 0
         self._is_wanted = False
 
     def begin(self, now_ns: int) -> None:
-        """An evaluation begins."""
+        """Record the beginning of an evaluation."""
         self._began_ns, self._began_spent_ns, self._is_wanted = now_ns, self._spent_ns(), False
 
     def end(self) -> None:
-        """The evaluation has ended."""
+        """Record the end of an evaluation."""
         self._took_ns = self._spent_ns() - self._began_spent_ns
 
     def is_due(self, now_ns: int, began_ns: int, *, processes: int = 1, asked: bool = False) -> bool:
-        """Whether it is time for the next one, of a process observed since `began_ns`, one of so many.
+        """Whether the next evaluation is due, for one of `processes` processes, observed since `began_ns`.
 
-        Sooner after a request, or after one that did not wait (`want`).
+        It is due sooner after a request, or after one that did not wait (`want`).
         """
         asked = asked or self._is_wanted
         busy_ns = round(self._took_ns * processes / (_SHARE_WHEN_ASKED if asked else _SHARE))
@@ -56,6 +56,6 @@ class VerdictPacing:
         return now_ns - self._began_ns >= max(pause_ns, busy_ns)
 
     def want(self, live_blocks: int, sites: int, *, can_wait: bool) -> bool:
-        """A request came: whether to evaluate now. The next tick does long ones, if it `can_wait`."""
+        """Whether to evaluate now for a request. The next tick does long evaluations, if it `can_wait`."""
         self._is_wanted = can_wait and live_blocks + _BLOCKS_A_SITE * sites > _BLOCKS_WAITED_FOR
         return not self._is_wanted

@@ -1,8 +1,8 @@
-"""Which call sites of one process are suppressed, found out as they get their names.
+"""Determines which call sites of one process are suppressed, as they get their names.
 
 Rules:
-  - Naming a site takes time. So a site is checked before it is shown, or makes the process a leaking one; and
-    of the others the largest, some at a time: the count is a lower bound.
+  - Naming a site takes time. So a site is checked before it is shown, or before it makes its process a
+    leaking one; the largest of the others are checked a few at a time: the count is a lower bound.
   - A site whose names may still change (those of a JIT come late) is checked again when it is shown again.
   - Mapped files are not leaks, and so never suppressed.
 """
@@ -26,16 +26,16 @@ _NOT_LOOKED_AT, _UNDECIDED, _SHOWN, _SUPPRESSED = range(4)
 
 
 class SiteSuppressions:
-    """The sites of a table, by row, that one of the patterns fits."""
+    """The sites of a table, by row, that match one of the patterns."""
 
     def __init__(self, suppressions: Suppressions = NO_SUPPRESSIONS) -> None:
         self._suppressions = suppressions
         self._states: NDArray[np.int8] = np.zeros(0, np.int8)
-        # Pattern and fingerprint of each row that is suppressed.
+        # Pattern and fingerprint of each suppressed row.
         self._found: dict[int, tuple[str, str]] = {}
 
     def look_at(self, sites: Iterable[tuple[int, AllocationKind, NamedStack]]) -> bool:
-        """Take in rows with their names; returns whether one of them is suppressed that was not before."""
+        """Check rows with their names; returns whether one of them is newly suppressed."""
         found_before = len(self._found)
         for row, kind, named in sites:
             self._lengthen(row + 1)
@@ -52,33 +52,33 @@ class SiteSuppressions:
         return len(self._found) > found_before
 
     def forget(self, rows: NDArray[np.intp]) -> None:
-        """Other sites may have these rows from now on."""
+        """Forget rows that other sites may reuse."""
         self._of(rows)
         self._states[rows] = _NOT_LOOKED_AT
         for row in rows.tolist():
             self._found.pop(row, None)
 
     def match(self, stack: Sequence[Frame]) -> str | None:
-        """The pattern that suppresses a stack; None if it is shown."""
+        """The pattern that suppresses a stack; None if none does."""
         return self._suppressions.match(stack)
 
     def shown(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Those of the rows that are not suppressed, as known so far."""
+        """The rows that are not suppressed, as far as known."""
         shown: NDArray[np.intp] = rows[self._of(rows) != _SUPPRESSED]
         return shown
 
     def unknown(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Those of the rows that were not checked yet."""
+        """The rows that have not been checked yet."""
         unknown: NDArray[np.intp] = rows[self._of(rows) == _NOT_LOOKED_AT]
         return unknown
 
     @property
     def rows(self) -> NDArray[np.intp]:
-        """All rows that are suppressed."""
+        """All suppressed rows."""
         return np.array(sorted(self._found), np.intp)
 
     def sums(self, table: SiteTable) -> dict[str, SuppressedSites]:
-        """By the pattern: how many call sites, and what is live in them."""
+        """By pattern: the number of call sites, and their live memory."""
         counters = table.columns()
         live_bytes = counters[:, COUNTERS.index("live_bytes")]
         live_count = counters[:, COUNTERS.index("live_count")]

@@ -1,10 +1,10 @@
-"""The verdicts on the call sites of one traced process, as of the last time that they were computed.
+"""The latest verdicts on the call sites of one traced process.
 
 Rules:
   - Verdicts are not computed at every tick, but every few seconds; less often after a long observation, and
     if that takes long (`_SHARE` of the time, for all processes). Requests meanwhile get the last verdict.
   - All are judged together, but only those whose verdict may have changed are measured again.
-  - Only sites with live blocks are measured. In the others all blocks were freed, which is their verdict.
+  - Only sites with live blocks are measured. The others freed all blocks, which decides their verdict.
   - A leak is announced once, when two verdicts in a row say so.
 """
 
@@ -45,8 +45,8 @@ from bpfleakd.verdicts.stored_history import STORED_VERSION, stored_sites
 __all__ = ["NOT_YET", "SiteVerdicts", "VerdictsCheckpoint"]
 
 _NS_PER_S = 1_000_000_000
-# An evaluation that may fall into the end of a process is of its last moments. The one before is kept for
-# that, but not of very many sites, which take 250 bytes each.
+# An evaluation that may coincide with the end of a process shows its last moments. The previous one is kept
+# for that case, unless it has very many sites, which take 250 bytes each.
 _LAST_MOMENTS_NS = 2 * _NS_PER_S
 _LATELY_NS = 90 * _NS_PER_S
 _KEPT_TWICE_MAX = 20_000
@@ -58,16 +58,19 @@ _NO_ROWS = np.zeros(0, np.intp)
 
 
 class VerdictsCheckpoint(Struct, frozen=True):
-    """What is written down of them; `announced` are the rows of leaks that were."""
+    """The stored data; `announced` are the rows of leaks that were announced."""
 
     observations: ObservationsCheckpoint
     announced: list[int]
 
 
 class _Evaluation(Struct, frozen=True):
-    """What was found at `at_ns`: by row of the table, where it is in the classification (-1: it had no live
-    blocks), whether it stands for those that are judged with it, and whether there are such. By
-    position, `summed` is how many sites of a function are judged by their sum there; 0: one by itself."""
+    """The result at `at_ns`.
+
+    By row of the table: its position in the classification (-1: it had no live blocks), whether it represents
+    those that are judged with it, and whether there are any. By position, `summed` is the number of sites of
+    a function that are judged by their sum there; 0: a single site.
+    """
 
     at_ns: int
     classification: Classification
@@ -105,24 +108,24 @@ class SiteVerdicts:
 
     @classmethod
     def restored(cls, checkpoint: VerdictsCheckpoint, leak_after_s: float) -> SiteVerdicts:
-        """Verdicts that continue saved ones. ValueError if these are inconsistent."""
+        """Restore saved verdicts. Raises ValueError if they are inconsistent."""
         verdicts = cls(leak_after_s)
         verdicts.observed = Observations.restored(checkpoint.observations)
         verdicts._announced = set(checkpoint.announced)
         return verdicts
 
     def is_due(self, now_ns: int, began_ns: int, *, processes: int = 1, asked: bool = False) -> bool:
-        """Whether it is time to compute them again (`VerdictPacing.is_due`)."""
+        """Whether the next evaluation is due (`VerdictPacing.is_due`)."""
         return not self._is_final and self._pacing.is_due(now_ns, began_ns, processes=processes, asked=asked)
 
     def want(self, live_blocks: int, sites: int) -> bool:
-        """A request came: whether to compute them now; if that takes long, the next tick does it."""
+        """Whether to evaluate now for a request; if that takes long, the next tick does it."""
         return self._pacing.want(live_blocks, sites, can_wait=self._latest is not None)
 
     def settle(self, ended_ns: int) -> bool:
-        """The process has ended: what was found before is final. False if nothing was found yet.
+        """Make the previous verdicts final, since the process has ended. False if there are none.
 
-        The frees of a process as it ends (exit handlers, destructors, an interpreter that shuts down) say
+        The frees of a process as it ends (exit handlers, destructors, an interpreter that shuts down) prove
         nothing about its time before, so an evaluation of its last moments does not count.
         """
         before = self._before
@@ -141,10 +144,10 @@ class SiteVerdicts:
         units: Units | None = None,
         functions: Units | None = None,
     ) -> list[int]:
-        """Judge all sites; `blocks` are all that live (LIVE_BLOCK records, kinds by BLOCK_KINDS).
+        """Judge all sites; `blocks` are all live ones (LIVE_BLOCK records, kinds by BLOCK_KINDS).
 
-        Rows of one of the `units` are one site. Sites of one of the `functions` are judged on their sum, too.
-        Returns the rows of sites that have turned out to leak.
+        Rows of one of the `units` are one site. Sites of one of the `functions` are judged by their sum, too.
+        Returns the rows of sites that have newly turned out to leak.
         """
         began_ns = clock_ns()
         self._pacing.begin(began_ns)
@@ -194,7 +197,7 @@ class SiteVerdicts:
         return self._announce(rows)
 
     def go_on_with(self, leaks: Mapping[KnownSite, SeenLeak]) -> None:
-        """These leaked in an earlier window."""
+        """Set the leaks of an earlier window."""
         self._recalled = RecalledLeaks(leaks)
 
     def recall(self, table: SiteTable, identities: Mapping[SiteKey, SiteIdentity]) -> None:
@@ -205,13 +208,13 @@ class SiteVerdicts:
     def known_leaks(
         self, table: SiteTable, identities: Mapping[SiteKey, SiteIdentity]
     ) -> dict[KnownSite, SeenLeak]:
-        """What leaks as of the last verdicts, for the next window."""
+        """The leaks according to the last verdicts, for the next window."""
         ranks, _rates = self.ranks(rows := np.arange(len(table)))
         seen = self._seen_leaks.of(rows[ranks == _LEAKS].tolist())
         return leaks_by_site(table, identities, self._recalled.rows | seen)
 
     def forget(self, rows: NDArray[np.intp]) -> None:
-        """Other sites may have these rows from now on."""
+        """Forget rows that other sites may reuse."""
         for evaluation in (self._latest, self._before):
             if evaluation is not None:
                 known = rows[rows < len(evaluation.positions)]
@@ -225,7 +228,7 @@ class SiteVerdicts:
         self._announced.difference_update(rows.tolist())
 
     def _keep_unseen(self, table: SiteTable, rows: NDArray[np.intp]) -> None:
-        """A leak stays one while too little is recorded to show that it has stopped."""
+        """Keep a leak while too little is recorded to show that it has stopped."""
         assert self._latest is not None
         found, positions = self._latest.classification, self._latest.positions
         intervals_bytes = self.observed.intervals_bytes(table)
@@ -234,7 +237,7 @@ class SiteVerdicts:
         for row in rows[leaks & leads].tolist():
             self._seen_leaks.see(row, found.measured, int(positions[row]))
         for row in rows[leaks & ~leads].tolist():
-            # The rate of those that are judged together is remembered once.
+            # The rate of sites that are judged together is stored once.
             self._seen_leaks.forget(row)
         ends_s = table.since_began_s(table.timeline.edges_ns[1:])
         self._recalled.keep(found, positions, ends_s, intervals_bytes)
@@ -250,7 +253,7 @@ class SiteVerdicts:
                 self._seen_leaks.forget(row)
 
     def of(self, row: int, live_count: int, allocated_count: int) -> SiteVerdict:
-        """The verdict on the site in a row of the table, which has these counters."""
+        """The verdict on the site in a row of the table with these counters."""
         latest = self._latest
         position = latest.position(row) if latest else -1
         if latest is not None and position >= 0 and (live_count or self._is_final or latest.are_joint[row]):
@@ -264,7 +267,7 @@ class SiteVerdicts:
             # The rate is that of all sites that are judged together.
             return verdict if latest.leads[row] else replace(verdict, leak_bytes_per_s=0.0)
         if allocated_count > live_count:
-            # There were none when it was checked.
+            # It had no blocks when it was checked.
             return SiteVerdict(Verdict.CHURN, _NO_BLOCKS, churn_words(live_count, allocated_count), 0.0)
         return NOT_YET
 
@@ -276,7 +279,7 @@ class SiteVerdicts:
         heap: HeapTracking | None = None,
         garbage_share: float = 0.0,
     ) -> ProcessVerdict:
-        """The verdict on the whole process, under these limits; sites in rows `suppressed` never make it.
+        """The verdict on the whole process under these limits; sites in rows `suppressed` are ignored.
 
         Those that commit the managed `heap` do not either: its collections say what becomes of it. Where
         blocks are not known one by one, a collector lets garbage of that share of what is live gather. The
@@ -293,7 +296,7 @@ class SiteVerdicts:
             ranks[commits | is_own] = 0
             ranks[np.isin(rows, list(heap.owned.unconfirmed)) & (ranks == _LEAKS)] = _GROWS
         if self._latest is not None:
-            # Those that are judged together count once.
+            # Sites that are judged together count once.
             is_known = rows < len(self._latest.leads)
             ranks[is_known] *= self._latest.leads[rows[is_known]]
         known = np.isin(rows, suppressed)
@@ -314,7 +317,7 @@ class SiteVerdicts:
         return with_managed_heap(verdict, judged, committed, found)
 
     def _judged_by(self, leading: NDArray[np.intp]) -> int:
-        """How many sites the verdicts on these rows are on."""
+        """How many sites the verdicts on these rows cover."""
         sites = np.ones(len(leading), np.intp)
         if self._latest is not None:
             known = np.flatnonzero(leading < len(self._latest.positions))
@@ -332,7 +335,7 @@ class SiteVerdicts:
         comm: str,
         suppressed: NDArray[np.intp] = _NO_ROWS,
     ) -> StoredHistory:
-        """What the verdicts are made of, of some sites with their rows in the table.
+        """The input of the verdicts on some sites, given with their rows in the table.
 
         `blocks` are all live blocks; None omits the survivors.
         """
@@ -367,7 +370,7 @@ class SiteVerdicts:
         )
 
     def ranks(self, rows: NDArray[np.intp]) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
-        """For sorting rows of the table: 2 for a leak, 1 for what grows, else 0; and their rates."""
+        """Keys for sorting rows of the table: 2 for a leak, 1 for a growing site, else 0; and their rates."""
         ranks, rates = np.zeros(len(rows), np.int8), np.zeros(len(rows))
         latest = self._latest
         if latest is None:
@@ -385,12 +388,13 @@ class SiteVerdicts:
         return ranks, rates
 
     def growth_of(self, row: int) -> OwnedGrowth:
-        """The steady growth that makes a site a leak; none, in no time, if there is no evidence now."""
+        """The steady growth that makes a site a leak; empty if there is currently no evidence."""
         position = self._latest.position(row) if self._latest else -1
         if self._latest is None or position < 0:
             return OwnedGrowth(0.0, 0.0, 0.0)
         measured = self._latest.classification.measured
-        # Survivors show growth through excursions: how late its window ended is not kept, so at the latest.
+        # Survivors show growth through excursions. The end of the window is not stored, so this assumes the
+        # latest.
         excursion_s = 0.0 if measured.by_survivors[position] else float(measured.excursion_s[position])
         end_s = measured.observed_s - excursion_s
         start_s = end_s - float(measured.window_s[position])

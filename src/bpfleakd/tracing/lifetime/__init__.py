@@ -1,1 +1,1 @@
-"""A traced process from when it is taken on, through its turns in every tick, to its last report."""
+"""The life of a traced process: its creation, its turns in every tick, and its last report."""

@@ -1,4 +1,4 @@
-"""A traced process is made: of a new attachment, or of one that an earlier daemon has left."""
+"""Creates traced processes, from a new attachment or from one of an earlier daemon."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["Beginning", "TracingOptions", "follow_code"]
 class TracingOptions(Struct, frozen=True):
     """`capacities` are those of the kernel's tables.
 
-    `unattended_s` after the last tick the programs stop recording; a leak is one after `leak_after_s`.
+    The programs stop recording `unattended_s` after the last tick; growth is a leak after `leak_after_s`.
     """
 
     sampling: SamplingOptions
@@ -43,7 +43,7 @@ class TracingOptions(Struct, frozen=True):
 
 
 class Beginning:
-    """Makes traced processes, with `suppressions`. `symbolizer_of` makes the symbolizer of one."""
+    """Creates traced processes, with `suppressions`. `symbolizer_of` creates the symbolizer of one."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Beginning:
     def take_on(
         self, attachment: Attachment, request: TracingRequest, since: TracedSince, history: History
     ) -> TracedProcess:
-        """The one place where a traced process is made."""
+        """Create a traced process; nothing else does."""
         pid, (table, verdicts, identities) = attachment.process.id.pid, history
         symbolizer, counters = self._symbolizer_of(attachment), self._maps.process(pid)
         table.add_removed(counters.removed)
@@ -82,7 +82,7 @@ class Beginning:
 
 
 def follow_code(traced: TracedProcess, unwinding: Unwinding, now_ns: int) -> None:
-    """Have the walker know where run-time compiled code is, and how it is unwound."""
+    """Tell the walker the addresses and unwind rules of code compiled at run time."""
     unwinding.use_tables(traced.pid, traced.runtimes.code_tables)
     code = traced.runtimes.code
     if code is not None and not traced.is_gone:

@@ -1,4 +1,4 @@
-"""The end of tracing: last names and figures, the last report, and nothing that stays in the process."""
+"""The end of tracing: the last names, figures and report, and the removal of everything in the process."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ __all__ = ["Ending"]
 
 log = structlog.get_logger()
 
-# Processes that have ended and whose last report waits for names; that of further ones has what there is.
+# Maximum of ended processes whose last report waits for names; further ones get those available.
 _WAITING_MAX = 8
-# What ends may take of a tick, but the last one: one of a process with 5,000 call sites takes 0.1 s.
+# How much of a tick ending processes may take, apart from the last one: a process with 5,000 call sites takes
+# 0.1 s.
 _ENDING_NS = 100_000_000
 
 
 class Ending:
-    """Ends the tracing of processes. `collect` brings their tables up to now.
+    """Ends the tracing of processes. `collect` updates their tables.
 
-    `earlier_leaks` are those of processes that were detached.
+    `earlier_leaks` are those of detached processes.
     """
 
     def __init__(
@@ -53,12 +54,12 @@ class Ending:
         self._next_pid: int | None = None
 
     def take_turns(self, end_if_over: Callable[[TracedProcess], None]) -> None:
-        """Have processes that are over ended: one at least, more as long as there is time, the rest later."""
+        """End processes that are over: at least one, more if there is time, the rest later."""
         over_ns = self._clock_ns() + _ENDING_NS
         running = self._processes.running
         waiting = list(running.values())
         if self._next_pid in running:
-            # Those that are kept for their names keep no other waiting.
+            # Processes that wait for names do not delay others.
             first = list(running).index(self._next_pid)
             waiting = waiting[first:] + waiting[:first]
         self._next_pid = None
@@ -70,7 +71,7 @@ class Ending:
                 return
 
     def end_with_names(self, traced: TracedProcess, *, is_in_a_hurry: bool) -> None:
-        """End one that has exited, once its names are there, for a few at a time."""
+        """End an exited process once its names are available; a few may wait at a time."""
         ending = sum(other.has_ended() for other in self._processes.running.values())
         if not is_in_a_hurry and ending <= _WAITING_MAX:
             with traced.isolated(self._clock_ns):
@@ -81,7 +82,7 @@ class Ending:
         self.end(traced, ProcessState.EXITED)
 
     def end(self, traced: TracedProcess, state: ProcessState) -> None:
-        """Take the probes out, keep the last report, drop the tables."""
+        """Remove the probes, store the last report, drop the tables."""
         if state is ProcessState.DETACHED and traced.go is not None:
             turn_off_profile(traced.attachment.pins)
         self._attacher.stop(traced.attachment)
@@ -95,7 +96,7 @@ class Ending:
                 known = traced.verdicts.known_leaks(traced.table, traced.charging.identities)
                 self.earlier_leaks.keep(traced.attachment.process.id, known)
         finally:
-            # Whatever the report ran into: nothing of the process may stay behind.
+            # Even if the report fails, nothing of the process may remain.
             del self._processes.running[traced.pid]
             self._attacher.clear(traced.attachment)
             self._state.forget(traced.pid)

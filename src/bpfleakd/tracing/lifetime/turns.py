@@ -26,7 +26,7 @@ __all__ = ["TracingTurns"]
 
 log = structlog.get_logger()
 
-# What judging processes may take of a tick, and what following code that they have made.
+# How much of a tick judging processes may take, and how much following their generated code.
 _JUDGING_NS = 200_000_000
 _FOLLOWING_NS = 100_000_000
 
@@ -57,9 +57,9 @@ class TracingTurns:
         self._clock_ns = clock_ns
 
     def take(self) -> None:
-        """Give all processes that are due their turn, as long as there is time.
+        """Give all due processes their turn, as long as there is time.
 
-        Code is followed as soon as it is made, in a round of its own: a process with many sites is judged
+        Code is followed as soon as it is generated, in a separate round: a process with many sites is judged
         less often.
         """
         makers = [traced for traced in self._processes.running.values() if traced.runtimes.makes_code]

@@ -1,1 +1,1 @@
-"""Types of objects: of a managed heap as its runtime counts them, of C++ as live blocks show them."""
+"""Types of objects: of a managed heap as its runtime counts them, of C++ from the contents of live blocks."""

@@ -1,9 +1,9 @@
-"""Which classes the live blocks of the largest call sites hold, by a sample of them.
+"""Determines the classes in the live blocks of the largest call sites, from a sample.
 
 Rules:
-- Only on requests for a report, for its first call sites, and rarely: the blocks are read beside the tracing
-  loop, and the pause after that is many times as long.
-- An unprivileged helper demangles the names. A text that is not the name of a class is not shown.
+- This happens only on requests for a report, for its first call sites, and rarely: the blocks are read
+  outside of the tracing loop, and the pause after that is many times as long.
+- An unprivileged helper demangles the names. Texts that are not names of classes are dropped.
 - A class further inside its blocks counts only if nearly all blocks have it there: else it may be a remnant
   of an earlier block.
 """
@@ -39,10 +39,10 @@ __all__ = ["BlockTypes", "Readable"]
 log = structlog.get_logger()
 
 Readable = Callable[[Collection[str], float], dict[str, str]]
-"""Demangles names, in at most so many seconds; those that took longer are missing."""
+"""Demangles names, within the given number of seconds; names that took longer are missing."""
 
 Rank = Callable[[NDArray[np.intp]], tuple[NDArray[np.int8], NDArray[np.float64]]]
-"""How much attention rows of the table need, and their rates (SiteVerdicts.ranks)."""
+"""The importance of rows of the table, and their rates (SiteVerdicts.ranks)."""
 
 _SITES_MAX = 20
 _BLOCKS_PER_SITE = 50
@@ -85,7 +85,7 @@ class BlockTypes:
         return self._is_pending
 
     def sample(self, table: SiteTable, rank: Rank) -> BlockSample | None:
-        """Where `begin` puts the blocks; None if it is not yet time to read."""
+        """Where `begin` puts the blocks; None if a reading is not yet due."""
         now_ns = self._clock_ns()
         if self._is_pending or not self._pause.is_due(now_ns):
             return None
@@ -95,7 +95,7 @@ class BlockTypes:
         return BlockSample(KINDS.index(AllocationKind.HEAP), wanted, _BLOCKS_PER_SITE)
 
     def begin(self, sample: BlockSample, background: Background) -> None:
-        """Look at the blocks of a sample. The answer that is made now lacks what is found."""
+        """Read the blocks of a sample. The current answer does not include the result."""
         if not len(sample.blocks):
             return
         self._is_pending = True
@@ -129,7 +129,7 @@ class BlockTypes:
 
 
 def _largest(table: SiteTable, rank: Rank) -> list[int]:
-    """The stacks of the call sites of the heap that a report begins with."""
+    """The stacks of the heap sites that a report begins with."""
     keys, used = table.keys, table.used_rows
     attention, rates = rank(used)
     live_bytes = table.columns()[used, COUNTERS.index("live_bytes")]
@@ -141,7 +141,7 @@ def _largest(table: SiteTable, rank: Rank) -> list[int]:
 def _by_site(
     sample: BlockSample, found: list[FoundClass | None], readable: dict[str, str]
 ) -> dict[int, tuple[BlockType, ...]]:
-    """The classes of each site that has blocks in the sample."""
+    """The classes of each site with blocks in the sample."""
     blocks = sample.blocks
     totals: dict[int, float] = defaultdict(float)
     sums: dict[int, dict[tuple[str, int], list[float]]] = defaultdict(lambda: defaultdict(lambda: [0.0, 0]))

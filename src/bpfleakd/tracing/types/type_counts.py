@@ -1,4 +1,4 @@
-"""Objects of a managed heap by type, and what has changed since the last count."""
+"""Objects of a managed heap by type, and the changes since the last count."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TypeCounts(Struct, frozen=True):
 
     @property
     def since_s(self) -> float | None:
-        """How long before it the last one was."""
+        """The time between the last two counts."""
         return None if self.before is None else (self.at_ns - self.before.at_ns) / 1e9
 
     @property
@@ -41,7 +41,7 @@ class TypeCounts(Struct, frozen=True):
 
     @property
     def figures(self) -> tuple[TypeFigures, ...]:
-        """The first of them, with their growth since the last count."""
+        """The largest types, with their growth since the last count."""
         since_s = self.since_s
         return tuple(
             TypeFigures(
