@@ -16,6 +16,7 @@ Rules:
     thread may get that range before the call has returned. munmap may be reported in the same way.
   - A region is the memory that one call gave to an owner. It counts as one region, in however many parts,
     until its last byte is gone, and has one time and thread. Live figures fall, allocated ones never do.
+    Where mremap moves very many, neighbours of about the same age become one that stands for them.
   - A full map counts new regions as UNRECORDED, and keeps only their bytes.
 """
 
@@ -36,12 +37,14 @@ from bpfleakd.table.intervals import Intervals, Piece, without
 from bpfleakd.table.map_checkpoint import MapCheckpoint, Regions, TakenCheckpoint, of_owner, owner_of
 from bpfleakd.table.regions import (
     UNUSED,
+    LiveRegion,
     Owner,
     Region,
     Special,
     Totals,
     count_in,
     count_out,
+    joined_by_age,
     kind_of,
     owner_of_growth,
 )
@@ -53,19 +56,13 @@ _PAGE_BYTES = 4096
 # An interval takes about 250 bytes. The kernel merges mappings that are separate here, so its limit
 # (vm.max_map_count) does not bound the map.
 _INTERVALS_MAX = 1_000_000
+# mremap takes some microseconds for each piece, so it joins those of about the same age if it moves more. A
+# vector that grew a hundred times a second for five minutes then has some 800.
+_PIECES_MANY = 2_000
 
 # Mappings are not estimates: their variances, the last counters, are 0.
 _COUNTED = COUNTERS[: COUNTERS.index("live_bytes_variance")]
 _counters_of = attrgetter(*_COUNTED)
-
-
-class LiveRegion(Struct, frozen=True):
-    """A part of a live region; parts of the same region have the same birth and thread."""
-
-    start: int
-    length_bytes: int
-    born_ns: int
-    tid: int
 
 
 class _Taken(Struct):
@@ -171,6 +168,8 @@ class AddressMap:
             pieces = without(pieces, cut_off, taken.end)
         if shift:
             pieces = [(old_start + shift, old_end + shift, one) for old_start, old_end, one in pieces]
+        if len(pieces) > _PIECES_MANY:
+            pieces = joined_by_age(pieces, time_ns)
         self._place_again(pieces)
         if moved_end < end:
             grown = self._new_region(owner, end - moved_end, time_ns, tid)
@@ -270,9 +269,9 @@ class AddressMap:
             counted = kind_of(owner) not in (None, AllocationKind.FILE)
             space._totals[owner] = Totals(*counters, part_of=space._all_live if counted else None)
         regions: list[Region] = []
-        for row, born_ns, tid, live_bytes in checkpoint.regions:
+        for row, born_ns, tid, live_bytes, count in checkpoint.regions:
             owner = owner_of(row)
-            regions.append(Region(owner, space._totals[owner], born_ns, tid, live_bytes))
+            regions.append(Region(owner, space._totals[owner], born_ns, tid, live_bytes, count))
         # A special owner has exactly one region, which may be empty.
         space._special = {special: Region(special, space._totals[special]) for special in Special}
         space._special |= {region.owner: region for region in regions if isinstance(region.owner, Special)}
@@ -318,7 +317,7 @@ class AddressMap:
     def live_regions(self) -> list[tuple[SiteKey, LiveRegion]]:
         """The live regions of all sites, by address."""
         return [
-            (region.owner, LiveRegion(start, end - start, region.born_ns, region.tid))
+            (region.owner, region.part(start, end))
             for start, end, region in sorted(self._live_pieces(), key=lambda piece: piece[0])
             if isinstance(region.owner, SiteKey)
         ]
@@ -335,7 +334,9 @@ class AddressMap:
                 by_tid[region.tid] = by_tid.get(region.tid, 0) + end - start
                 if region not in counted:
                     counted.add(region)
-                    site.live_count_by_tid[region.tid] = site.live_count_by_tid.get(region.tid, 0) + 1
+                    site.live_count_by_tid[region.tid] = (
+                        site.live_count_by_tid.get(region.tid, 0) + region.count
+                    )
         return sites
 
     # Internals.

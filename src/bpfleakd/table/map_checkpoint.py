@@ -20,6 +20,8 @@ __all__ = ["MapCheckpoint", "Regions", "SavedOwner", "TakenCheckpoint", "of_owne
 SavedOwner: TypeAlias = tuple[str, int]
 # Start, end and number of the region.
 SavedPiece: TypeAlias = tuple[int, int, int]
+# Owner, birth, thread, live bytes and calls.
+SavedRegion: TypeAlias = tuple[SavedOwner, int, int, int, int]
 # Columns COUNTERS of site_table.py.
 SavedCounters: TypeAlias = tuple[int, int, int, int, int, int]
 
@@ -39,7 +41,7 @@ class MapCheckpoint(Struct, frozen=True):
     """`regions` are owner, birth, thread and live bytes, by number; `totals` includes all former owners."""
 
     pieces: list[SavedPiece]
-    regions: list[tuple[SavedOwner, int, int, int]]
+    regions: list[SavedRegion]
     totals: list[tuple[SavedOwner, SavedCounters]]
     all_live: SavedCounters
     taken: list[TakenCheckpoint]
@@ -49,7 +51,7 @@ class MapCheckpoint(Struct, frozen=True):
 class Regions(Struct):
     """Numbers regions; `rows` are those of MapCheckpoint."""
 
-    rows: list[tuple[SavedOwner, int, int, int]] = msgspec.field(default_factory=list)
+    rows: list[SavedRegion] = msgspec.field(default_factory=list)
     _numbers: dict[int, int] = msgspec.field(default_factory=dict)
 
     def piece(self, piece: Piece[Region]) -> SavedPiece:
@@ -58,7 +60,9 @@ class Regions(Struct):
         number = self._numbers.get(id(region))
         if number is None:
             number = self._numbers[id(region)] = len(self.rows)
-            self.rows.append((of_owner(region.owner), region.born_ns, region.tid, region.live_bytes))
+            self.rows.append(
+                (of_owner(region.owner), region.born_ns, region.tid, region.live_bytes, region.count)
+            )
         return start, end, number
 
 

@@ -13,12 +13,14 @@ from bpfleakd.table.intervals import Piece
 
 __all__ = [
     "UNUSED",
+    "LiveRegion",
     "Owner",
     "Region",
     "Special",
     "Totals",
     "count_in",
     "count_out",
+    "joined_by_age",
     "kind_of",
     "owner_of_growth",
 ]
@@ -35,6 +37,10 @@ class Special(Enum):
 
 
 Owner: TypeAlias = SiteKey | Special
+
+# Ages that differ by less than this share are about the same. What is joined may be joined again, so births
+# are known within twice this share of the age: bins of time are wider (timeline.py).
+_SAME_AGE = 1 / 128
 
 # The owners whose parts mprotect commits.
 UNUSED = (Special.RESERVED, Special.DISCARDED)
@@ -74,26 +80,85 @@ class Totals(Struct):
         )
 
 
+class LiveRegion(Struct, frozen=True):
+    """A part of a live region; parts of the same region have the same birth and thread.
+
+    `count` is how many calls it represents.
+    """
+
+    start: int
+    length_bytes: int
+    born_ns: int
+    tid: int
+    count: int = 1
+
+
 class Region(Struct, eq=False):
-    """The memory that one call gave to an owner; a special owner has only one region."""
+    """The memory that one call gave to an owner; a special owner has only one region.
+
+    `count` is how many calls it represents: neighbours of about the same age may be joined.
+    """
 
     owner: Owner
     totals: Totals
     born_ns: int = 0
     tid: int = 0
     live_bytes: int = 0
+    count: int = 1
 
     def gain(self, size_bytes: int) -> None:
         """Add bytes to the region."""
-        self.totals.live_count += not self.live_bytes
+        if not self.live_bytes:
+            self.totals.live_count += self.count
         self.live_bytes += size_bytes
         self.totals.change_live(size_bytes)
 
     def lose(self, size_bytes: int) -> None:
         """Remove bytes from the region."""
+        before_bytes = self.live_bytes
         self.live_bytes -= size_bytes
         self.totals.change_live(-size_bytes)
-        self.totals.live_count -= not self.live_bytes
+        if not self.live_bytes:
+            self.totals.live_count -= self.count
+        elif self.count > 1:
+            # As many of the joined calls are left as of their bytes, rounded up.
+            left = -(-self.count * self.live_bytes // before_bytes)
+            self.totals.live_count -= self.count - left
+            self.count = left
+
+    def part(self, start: int, end: int) -> LiveRegion:
+        """What of it lies between two addresses, at least one call."""
+        count = max(1, self.count * (end - start) // self.live_bytes)
+        return LiveRegion(start, end - start, self.born_ns, self.tid, count)
+
+    def may_join(self, later: Region, now_ns: int) -> bool:
+        """Whether a later region has the same owner and thread, and about the same age."""
+        return (
+            isinstance(self.owner, SiteKey)
+            and self.totals is later.totals
+            and self.tid == later.tid
+            and 0 <= later.born_ns - self.born_ns <= _SAME_AGE * (now_ns - self.born_ns)
+        )
+
+
+def joined_by_age(pieces: Iterable[Piece[Region]], now_ns: int) -> list[Piece[Region]]:
+    """The pieces, in order; neighbours of about the same age become one region.
+
+    Bytes and calls are added; the later births are lost.
+    """
+    joined: list[Piece[Region]] = []
+    for start, end, region in pieces:
+        if joined:
+            first, last, earlier = joined[-1]
+            # A region with parts elsewhere stays as it is.
+            whole = earlier.live_bytes == last - first and region.live_bytes == end - start
+            if whole and last == start and earlier.may_join(region, now_ns):
+                earlier.live_bytes += region.live_bytes
+                earlier.count += region.count
+                joined[-1] = (first, end, earlier)
+                continue
+        joined.append((start, end, region))
+    return joined
 
 
 def count_out(pieces: Iterable[Piece[Region]]) -> int:

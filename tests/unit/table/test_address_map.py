@@ -153,6 +153,34 @@ def test_a_vector_that_grew_by_mremap_for_long_moves_in_little_time(places: tupl
     assert time.thread_time() - began_s < 6
 
 
+def test_a_vector_that_grows_for_long_has_few_regions_that_stand_for_all():
+    """A hundred steps a second for long; births are known within a sixty-fourth of the age."""
+    space, steps, step_ns = AddressMap(), 10_000, 10_000_000
+    space.mapped(page(0), PAGE, A, 0, 1)
+    for pages in range(1, steps):
+        space.take(1, page(0), pages * PAGE)
+        space.put(1, page(0), (pages + 1) * PAGE, A, pages * step_ns)
+    assert len(space) < 2_010
+    assert counters(space) == (steps, steps, steps, steps)
+    assert space.census()[A] == SiteCensus(0, {1: steps * PAGE}, {1: steps})
+    space = AddressMap.restored(
+        msgspec.json.decode(msgspec.json.encode(space.checkpoint()), type=MapCheckpoint)
+    )
+    for born in (steps // 10, steps // 2, steps - 100):
+        since = [one for one in space.regions(A) if one.born_ns >= born * step_ns]
+        assert sum(one.count for one in since) == pytest.approx(steps - born, rel=1 / 60, abs=1)
+        assert sum(one.length_bytes for one in since) == PAGE * sum(one.count for one in since)
+    # As many go as of the bytes.
+    moved(space, (0, steps), (0, steps // 3))
+    live, regions, *ever = counters(space)
+    assert (live, ever) == (steps // 3, [steps, steps])
+    assert regions == pytest.approx(steps // 3, abs=1)
+    space.unmapped(page(10), PAGE)
+    assert sum(one.count for one in space.regions(A)) == pytest.approx(steps // 3 - 1, abs=3)
+    space.unmapped(page(0), steps * PAGE)
+    assert counters(space) == (0, 0, steps, steps)
+
+
 def test_mremap_that_shrinks_takes_the_end_away():
     """And gives nothing to anybody."""
     space = AddressMap()

@@ -25,7 +25,8 @@ def regions_as_blocks(
     addresses = np.array([region.start for _key, region in regions], np.uint64)
     blocks = [
         (
-            region.length_bytes,
+            # Joined regions: their mean size, which stands for all.
+            region.length_bytes // region.count,
             region.length_bytes,
             region.born_ns,
             key.stack_id,
