@@ -1,1 +1,1 @@
-"""The daemon: its life, what it is assembled from, and what it answers."""
+"""The daemon: its start and stop, its parts, and its answers."""

@@ -1,6 +1,6 @@
-"""All that traces: programs, tracer, queries, supervision, overhead guard and stored reports.
+"""The traced side of the daemon: programs, tracer, queries, supervision, overhead guard and stored reports.
 
-It lives in the worker's thread (worker.py); other threads may read only its `snapshot`.
+It runs in the worker's thread (worker.py); other threads may only read its `snapshot`.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ log = structlog.get_logger()
 
 _Part = TypeVar("_Part")
 
-# What helpers do.
+# The modules with the helpers' jobs.
 _JOBS = (naming_jobs, points, table_builder, stream_jobs, line_jobs, inspector_jobs, recording_jobs)
 
-# The part of the time that may go into naming the sites of the metrics, and how old they may be.
+# The share of the time for naming the sites of the metrics, and their maximum age.
 _SNAPSHOT_SHARE = 0.001
 _SNAPSHOT_PAUSE_NS = 10_000_000_000
 
@@ -103,7 +103,7 @@ class Backend:
         self._guard: OverheadGuard | None = None
         self._oom_events: OomEvents | None = None
         self._oom: OomKills | None = None
-        # What the metrics show, as of a tick shortly before: a scrape never waits for the worker.
+        # The content of the metrics as of a recent tick: a scrape never waits for the worker.
         self.snapshot = MetricsSnapshot(DaemonStats(__version__, "none", 0.0, 0, 0.0, 0, 0), (), {})
         self._snapshot_due_ns = 0
         self._snapshot_traced = 0
@@ -111,22 +111,22 @@ class Backend:
 
     @property
     def tracer(self) -> Tracer:
-        """What traces."""
+        """The tracer."""
         return self._opened(self._tracer)
 
     @property
     def queries(self) -> ProcessQueries:
-        """What can be asked about a process."""
+        """Queries about a process."""
         return self._opened(self._queries)
 
     @property
     def overview(self) -> Overview:
-        """All processes at a glance."""
+        """A summary of all processes."""
         return self._opened(self._overview)
 
     @property
     def reports(self) -> ReportStore:
-        """The last reports of processes that ended."""
+        """The last reports of ended processes."""
         return self._opened(self._reports)
 
     @property
@@ -136,7 +136,7 @@ class Backend:
 
     @property
     def is_supervised(self) -> bool:
-        """Whether the supervision is there to be stopped."""
+        """Whether there is a supervision to stop."""
         return self._supervision is not None
 
     @property
@@ -145,7 +145,7 @@ class Backend:
         return self.supervision.supervisor
 
     def open(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Load the programs, and adopt what an earlier daemon traced. `loop` keeps the time."""
+        """Load the programs, and adopt an earlier daemon's processes. `loop` provides the time."""
         config = self._config
         replaced: dict[ProcessId, TracingRequest] = {}
         kernel = KernelSession.open(
@@ -163,15 +163,15 @@ class Backend:
         self.expect_questions()
 
     def expect_questions(self) -> None:
-        """Have the helpers ready, from any thread: who attaches will soon ask for names."""
+        """Start the helpers, from any thread: after an attach, a request for names follows soon."""
         self._helpers.prepare_soon()
 
     def attach(
         self, pid: int, mode: TracingMode | None, wait: AttachWait, *, enable_profile: bool = False
     ) -> ProcessRow:
-        """Trace a process because a user requested it. Raises what Tracer.start raises.
+        """Trace a process at a user's request. Raises the errors of Tracer.start.
 
-        `mode` None: INSIDE where a sampler inside the process announces its blocks, else EXACT.
+        With `mode` None: INSIDE if a sampler inside the process announces its blocks, else EXACT.
         """
         if mode is None:
             mode = TracingMode.INSIDE if self.tracer.has_sampler(pid, wait) else TracingMode.EXACT
@@ -185,7 +185,7 @@ class Backend:
         return self.queries.row(self.supervisor.detach(pid, time.monotonic_ns()))
 
     def close(self, *, keep: bool) -> None:
-        """Detach from everything and unload, or `keep` all for the next daemon."""
+        """Detach from everything and unload, or `keep` everything for the next daemon."""
         self._is_closed = True
         if self._tracer is not None:
             if keep:
@@ -202,19 +202,19 @@ class Backend:
             self._oom_events.close()
 
     def use_suppressions(self, suppressions: Suppressions) -> None:
-        """Use these from now on."""
+        """Use these suppressions from now on."""
         self.suppressions = suppressions
         self.tracer.use_suppressions(suppressions)
 
     def supervise(self) -> None:
-        """Keep to the budget and to the policy, after a tick of the tracer."""
+        """Enforce the budget and the policy, after a tick of the tracer."""
         now_ns = time.monotonic_ns()
         if self._guard is not None:
             self._guard.tick(now_ns)
         self.supervisor.tick(now_ns)
 
     def processes(self) -> tuple[ProcessRow, ...]:
-        """Every process that is traced or ended lately, with what tracing costs it."""
+        """Every traced or recently ended process, with the cost of tracing it."""
         return self._annotated(self.overview.processes())
 
     def stats(self) -> DaemonStats:
@@ -223,9 +223,9 @@ class Backend:
         return replace(self.overview.stats(), process_events=self.supervision.stats(), oom_kills_total=kills)
 
     def refresh_snapshot(self) -> None:
-        """Refresh the metrics snapshot: after every tick, or less often where that takes long.
+        """Refresh the metrics snapshot: after every tick, or less often if that takes long.
 
-        Scrapers ask every few seconds at most; but a new or ended process is shown at once.
+        Scrapers come every few seconds at most, but new and ended processes show at once.
         """
         began_ns, traced = time.monotonic_ns(), self.tracer.traced_count()
         if began_ns < self._snapshot_due_ns and traced == self._snapshot_traced:
@@ -328,12 +328,12 @@ class Backend:
         )
 
     def _observe(self, kernel: KernelSession, tracer: Tracer, keeper: ReportKeeper) -> None:
-        """Make what answers questions and keeps reports; it is told of all that the tracer does."""
+        """Create the queries and the report keeper, which observe the tracer."""
         config = self._config
         reporter = Reporter(config.history.window_s, kernel.method)
         engine = VerdictEngine(reporter, tracer.traced_count)
         self._queries = ProcessQueries(tracer, engine, reporter)
-        # More sites than are exported, so that one that gives way still has figures.
+        # More sites than are exported, so one that drops out still has figures.
         top_sites = 2 * config.metrics.top_sites
         self._overview = Overview(tracer, reporter, attach_method=kernel.method, top_sites=top_sites)
         self._oom_events = _oom_events()
@@ -342,12 +342,12 @@ class Backend:
         descriptors = DescriptorRecording(
             kernel.maps, kernel.watch_descriptors, config.descriptors.call_sites
         )
-        # Victims of the kernel are marked before their last report is made.
+        # OOM victims are marked before their last report is made.
         tracer.observers += [oom, descriptors, engine, self._queries, self._overview, keeper]
 
 
 def _oom_events() -> OomEvents | None:
-    """The victims of the kernel when memory runs out; None if the kernel does not report them."""
+    """The victims of the OOM killer; None if the kernel does not report them."""
     try:
         return OomEvents()
     except errors.BpfleakdError as error:
@@ -376,6 +376,6 @@ def _auto_options(config: AutoConfig) -> AutoOptions:
 
 
 def _replaced(pins: ProcessPins) -> TracingRequest:
-    """Undo what another version's daemon did to a process; returns how it was traced."""
+    """Undo another version's changes to a process; returns how it was traced."""
     turn_off_profile(pins)
     return read_request(pins)

@@ -1,4 +1,4 @@
-"""The daemon's own C heap: it is not to hold memory that could serve others (mallopt(3), malloc_trim(3))."""
+"""The daemon's own C heap: returns memory that others could use (mallopt(3), malloc_trim(3))."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ _libc = ctypes.CDLL(None)
 
 
 def keep_small() -> None:
-    """Have large blocks mapped, and all threads share one heap. Another C library than glibc stays as it is.
+    """Map large blocks separately, and let all threads share one heap. Does nothing without glibc.
 
     glibc maps blocks above a certain size separately, and unmaps them when they are freed. It raises this
     size to that of any block freed; then the arrays of one large table stay in the heap: 11 MB of 66 with a
-    process of 26 files. Each thread gets its own heap, though only one of ours works at a time: 1 MB.
+    process of 26 files. glibc gives each thread its own heap, though only one thread of the daemon works at a
+    time: 1 MB.
 
-    A heap that gives back its end at every 128 KiB asks for it again at once: a report of a thousand sites
-    took twice as long. `trim` gives it back.
+    If the heap returned its end at every 128 KiB, it would soon request it again: a report of a thousand
+    sites took twice as long. `trim` returns it.
     """
     with contextlib.suppress(AttributeError):
         _libc.mallopt(_M_MMAP_THRESHOLD, 128 << 10)
@@ -34,7 +35,7 @@ def keep_small() -> None:
 
 
 def trim() -> None:
-    """Give back whole pages that are free between blocks, which glibc never does by itself.
+    """Whole free pages between blocks, which glibc never does by itself.
 
     It takes a millisecond for a heap of 20 MB.
     """

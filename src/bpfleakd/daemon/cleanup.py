@@ -1,4 +1,4 @@
-"""`bpfleakd --cleanup`: remove what a daemon left, if no daemon will adopt it."""
+"""`bpfleakd --cleanup`: removes a daemon's leftovers, if no daemon will adopt them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _EVENTS_TIMEOUT_S = 5.0
 
 
 def clean_up(bpffs_dir: Path, socket: Path) -> list[str]:
-    """Remove all pins of ours, and with them probes and tables, and a dead daemon's socket; says what.
+    """Remove all pins, and with them probes and tables, and a dead daemon's socket; returns messages.
 
-    Raises AlreadyRunning while a daemon is alive, KernelError for a pin that stays.
+    Raises AlreadyRunning while a daemon is alive, KernelError for a pin that cannot be removed.
     """
     removed: list[str] = []
     try:
@@ -39,10 +39,11 @@ def clean_up(bpffs_dir: Path, socket: Path) -> list[str]:
 
 
 def comes_back(unit: str, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether systemd starts `unit` again after this stop: after a failure, or for a requested restart.
+    """Whether systemd will start `unit` again after this stop: after a failure, or for a requested restart.
 
-    To be asked in ExecStopPost (systemd.exec(5): SERVICE_RESULT), while the job that stops the unit is under
-    way. One that cannot be asked is taken to say no: what is removed costs a report, what stays costs always.
+    To be called in ExecStopPost (systemd.exec(5): SERVICE_RESULT), while the job that stops the unit is
+    running. If systemd does not answer, the result is False: removing too much costs a report, keeping too
+    much costs for ever.
     """
     if environ.get("SERVICE_RESULT", "success") != "success":
         return True

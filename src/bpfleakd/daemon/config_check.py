@@ -1,6 +1,6 @@
-"""`bpfleakd --check-config`: what a correct file names, and this machine may not have.
+"""`bpfleakd --check-config`: reports what a correct file names and this machine lacks.
 
-Nothing is created or changed, and a daemon may be running: a port in use is not an error.
+It creates and changes nothing, and a daemon may be running: a port in use is not an error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["problems"]
 
 
 def problems(config: Config) -> list[str]:
-    """One sentence for each, which begins with the key."""
+    """One sentence for each problem, beginning with the key."""
     return [
         *_socket(config),
         *_bpffs(config.bpffs_dir),
@@ -47,7 +47,7 @@ def _socket(config: Config) -> Iterator[str]:
     except OSError as error:
         yield f"socket: {path}: {error.strerror}"
     group = config.socket_group
-    # The default may be missing: then the socket is root's alone.
+    # The default group may be missing: then only root can use the socket.
     if group is not None and group != Config().socket_group:
         try:
             grp.getgrnam(group)

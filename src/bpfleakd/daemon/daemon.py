@@ -1,7 +1,7 @@
-"""The daemon: everything put together, from start to stop.
+"""The daemon as a whole, from start to stop.
 
-One thread does all that touches processes and kernel (worker.py); the asyncio loop serves the API and keeps
-the time.
+One thread does everything that involves processes and the kernel (worker.py); the asyncio loop serves the API
+and keeps the time.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ __all__ = ["Daemon", "run"]
 
 log = structlog.get_logger()
 
-# How long the loop waits for its turn while other threads compute, at each step; Python's default is 5 ms.
+# How long the loop waits for its turn while other threads compute, per step; Python's default is 5 ms.
 _SWITCH_INTERVAL_S = 0.001
 
-# While nothing is traced a tick has little to do: one in so many ticks' time is enough.
+# While nothing is traced, one tick in this many is enough.
 _IDLE_TICKS = 5
 
 
 def run(config: Config, reload: Callable[[], Config], *, keep_on_stop: bool = False) -> int:
     """Run in the foreground until SIGTERM or SIGINT; returns the exit code.
 
-    `reload` reads the configuration again, on SIGHUP. `keep_on_stop`: after SIGTERM probes and tables stay,
-    for the next daemon. Raises BpfleakdError if the daemon cannot start.
+    `reload` reads the configuration again, on SIGHUP. With `keep_on_stop`, probes and tables remain after
+    SIGTERM for the next daemon. Raises BpfleakdError if the daemon cannot start.
     """
     configure_logging(config.log)
-    # The watchdog ends us by SIGABRT: the log then has where every thread was.
+    # The watchdog ends the daemon by SIGABRT: the log then shows the stack of every thread.
     faulthandler.enable()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     c_heap.keep_small()
@@ -66,13 +66,13 @@ class Daemon:
         self._load_config = reload
         self._stop = asyncio.Event()
         self._reload = asyncio.Event()
-        # The next tick is due, whatever the time.
+        # Set when the next tick is due, whatever the time.
         self._due = asyncio.Event()
         self._rests_long = False
         self._manager = ServiceManager.from_environment()
 
     async def serve(self) -> None:
-        """Start, work until a signal, leave nothing behind (or everything to the next daemon)."""
+        """Start, work until a signal, remove everything (or leave everything to the next daemon)."""
         self._install_signal_handlers()
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(read_apart())
@@ -91,7 +91,7 @@ class Daemon:
             log.info("daemon.stopping")
 
     def _install_signal_handlers(self) -> None:
-        # A handler only records; the loop acts.
+        # A signal handler only records the signal; the loop acts.
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._note, self._stop)
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
@@ -106,7 +106,7 @@ class Daemon:
         self._due.set()
 
     def _interrupt(self) -> None:
-        # A user who types Ctrl-C does not need the state any more.
+        # A user who presses Ctrl-C no longer needs the state.
         self._keep = False
         self._note(self._stop)
 
@@ -128,7 +128,7 @@ class Daemon:
                 exporter.update(service.snapshot, time.monotonic(), took_s)
                 self._manager.tick_ended(status_line(service.snapshot))
             except Exception:
-                # A bug of ours, or what a target did to us: the other processes are traced on.
+                # A bug, or an attack by a target: the other processes continue.
                 log.exception("tick.failed")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._due.wait(), self._rest_s(service))

@@ -1,6 +1,6 @@
-"""What this machine can do: checks of the kernel, the mounts, the rights and the tools.
+"""What this machine supports: checks of the kernel, the mounts, the capabilities and the tools.
 
-The roots of the world are arguments. A check never raises: what goes wrong in it is its detail.
+The file system roots are arguments. A check never raises: an error in it becomes its detail.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["run_checks"]
 
 OK, WARN, FAIL = CheckStatus.OK, CheckStatus.WARN, CheckStatus.FAIL
 
-# The bits of CapEff (linux/capability.h), what each is needed for, and whether nothing works without it.
+# The bits of CapEff (linux/capability.h), the purpose of each, and whether nothing works without it.
 _CAPABILITIES = (
     ("SYS_ADMIN", 21, "loads programs and links uprobes", True),
     ("SYS_PTRACE", 19, "reads the mappings and files of other users' processes", True),
@@ -36,7 +36,7 @@ _CAPABILITIES = (
 _INCLUDES_BPF = 21
 _BPF_AND_PERFMON = 1 << 39 | 1 << 38
 
-# To write to the sockets of other users' runtimes, and to have them opened.
+# For the sockets of other users' runtimes: to write to them, and to make runtimes open them.
 _FOR_RUNTIMES = {"CAP_DAC_OVERRIDE": 1, "CAP_KILL": 5}
 _CONNECT_TIMEOUT_S = 1.0
 
@@ -47,7 +47,7 @@ _IMPORT_TIMEOUT_S = 30.0
 
 
 def _available_attach_methods() -> tuple[tuple[str, ...], dict[str, str]]:
-    # Here, since it brings the kernel side along.
+    # Imported here, since it imports the kernel side.
     from bpfleakd.kernel.loader import available_methods
 
     return available_methods()
@@ -68,9 +68,9 @@ def run_checks(
     attach_methods: Callable[[], tuple[tuple[str, ...], dict[str, str]]] = _available_attach_methods,
     process_events: Callable[[], object] = _subscribe_for_once,
 ) -> tuple[Check, ...]:
-    """Run every check, from the ground up.
+    """Run every check, from the kernel upwards.
 
-    `attach_methods` tries which of them the kernel has, and says why it has not got the others
+    `attach_methods` tries which methods the kernel supports, with the reasons for the others
     (kernel.loader.available_methods); `process_events` subscribes to them and raises if that is not possible.
     """
     uname = uname or os.uname()
@@ -146,7 +146,7 @@ def _capability(effective: int, name: str, bit: int, purpose: str, needed: bool)
 
 
 def _runtime_sockets(socket_path: Path, proc_root: Path) -> Check:
-    """The daemon's right, if one runs: a shell of root has it always."""
+    """The daemon's capability, if a daemon runs: a root shell always has it."""
     name = "runtime sockets"
     daemon = _daemon_pid(socket_path)
     whose = "the daemon" if daemon else "this shell"
@@ -164,7 +164,7 @@ def _runtime_sockets(socket_path: Path, proc_root: Path) -> Check:
 
 
 def _daemon_pid(socket_path: Path) -> int:
-    """The pid of the daemon behind a socket, from the kernel; 0 if there is no daemon."""
+    """The pid of the daemon behind a socket, from the kernel; 0 without a daemon."""
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(_CONNECT_TIMEOUT_S)
@@ -227,10 +227,10 @@ def _uprobes(kind: Path) -> Check:
 
 
 def _bcc(python: str) -> Check:
-    """Import it in a child: it brings 100 MB of LLVM along."""
+    """Import bcc in a child: it loads 100 MB of LLVM."""
     install = "apt install python3-bpfcc, and make the venv with --system-site-packages by /usr/bin/python3"
     try:
-        # -P: not from the current directory, which may be anyone's.
+        # -P: not from the current directory, which may belong to anyone.
         child = subprocess.run(
             [python, "-P", "-c", _SEE_IF_BCC],
             capture_output=True,
@@ -259,7 +259,7 @@ def _attach_method(available: Callable[[], tuple[tuple[str, ...], dict[str, str]
     except BpfleakdError as error:
         return Check(name, FAIL, error.message, error.hint)
     except Exception as error:
-        # Whatever it is: this command is run because something does not work.
+        # Any error: users run this command because something does not work.
         return Check(
             name, FAIL, f"{type(error).__name__}: {error}", "start `bpfleakd` in a terminal for details"
         )

@@ -1,10 +1,10 @@
-"""What is loaded into the kernel, by the configuration, and the child that loads it ahead."""
+"""The programs to load, according to the configuration, and the child that loads them ahead."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-# lean_imports comes before all that imports structlog, asyncio or hashlib.
+# lean_imports comes before all imports of structlog, asyncio or hashlib.
 from bpfleakd import lean_imports  # noqa: F401
 from bpfleakd.config import Config, WantedAttachMethod
 from bpfleakd.config import Walker as WantedWalker
@@ -17,7 +17,7 @@ __all__ = ["cache_directory", "load_ahead", "load_options"]
 
 
 def load_options(config: Config) -> LoadOptions:
-    """Return how the programs are made."""
+    """The options for compiling and loading the programs."""
     method, walker, limits = config.attach_method, config.walker, config.limits
     return LoadOptions(
         Capacities(limits.processes, limits.sites, limits.stacks, limits.threads, limits.process_sites),
@@ -28,11 +28,11 @@ def load_options(config: Config) -> LoadOptions:
 
 
 def cache_directory(config: Config) -> Path | None:
-    """Return where compiled programs and tables are kept; None: nowhere."""
-    # The second is what systemd makes (CacheDirectory=).
+    """The directory for compiled programs and tables; None for no cache."""
+    # The second is the directory that systemd creates (CacheDirectory=).
     return config.cache_dir or systemd_directory("CACHE_DIRECTORY")
 
 
 def load_ahead(config: Config) -> None:
-    """Have the loader, if it was started ahead, load the programs while the daemon imports its modules."""
+    """Let the loader, if started ahead, load the programs while the daemon imports its modules."""
     expect_load(config.bpffs_dir, load_options(config))

@@ -29,9 +29,9 @@ __all__ = ["configure_logging"]
 def configure_logging(
     options: LogConfig, *, stream: TextIO | None = None, environ: Mapping[str, str] = os.environ
 ) -> None:
-    """Set up structlog, and the standard library's logging for what libraries have to say.
+    """Set up structlog, and the standard library's logging for messages of libraries.
 
-    May be called again with other options (on SIGHUP): loggers that exist follow.
+    May be called again with other options (on SIGHUP): existing loggers follow.
     """
     stream = stream or sys.stderr
     lasting = _LastingStream(stream)
@@ -53,7 +53,7 @@ def configure_logging(
     )
     root = logging.getLogger()
     root.handlers = [_LibraryHandler()]
-    # What libraries call information is our debug.
+    # The "info" of libraries is "debug" here.
     root.setLevel(logging.INFO if level <= logging.DEBUG else max(level, logging.WARNING))
 
 
@@ -64,7 +64,7 @@ def _pretty_renderer(colors: bool) -> structlog.dev.ConsoleRenderer:
 
 
 class _LibraryHandler(logging.Handler):
-    """Passes records of the standard library's logging on to structlog."""
+    """Passes records of the standard library's logging to structlog."""
 
     def emit(self, record: logging.LogRecord) -> None:
         pairs = {"exc_info": record.exc_info} if record.exc_info else {}
@@ -73,7 +73,7 @@ class _LibraryHandler(logging.Handler):
 
 
 class _LastingStream:
-    """A stream whose loss ends nothing: no log is a reason to stop tracing, or to leave pins behind.
+    """A stream that may fail: a lost log is no reason to stop tracing, or to leave pins behind.
 
     A pipe without a reader is replaced by /dev/null, for children too; a full disk is tried again.
     """
@@ -108,7 +108,7 @@ def _make_printable(_logger: Any, _method: str, event: MutableMapping[str, Any])
 
 
 def _traceback(text: str) -> str:
-    """Keep the lines, but indented: an error's message with a line break must not look like a log line."""
+    """Keep the lines, but indent them: an error message with a line break must not look like a log line."""
     return "\n".join("  " + printable(line) for line in text.split("\n"))
 
 

@@ -1,4 +1,4 @@
-"""The last report of each process goes to the store of reports."""
+"""Stores the last report of each process."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ class ReportKeeper(TracingObserver):
             self.keep(traced.attachment.process.id, traced.final, traced.table.used_count)
 
     def keep(self, process: ProcessId, report: LeakReport, sites: int = 0) -> None:
-        """Store a report as of now, of a process that had so many call sites."""
+        """Store the current report of a process with `sites` call sites."""
         self._reports.keep(process, report, time.time(), sites)

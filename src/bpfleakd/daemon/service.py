@@ -1,4 +1,4 @@
-"""What the API asks of the daemon (api.service.Service), answered in the worker's thread."""
+"""The daemon's side of the API (api.service.Service): requests run in the worker's thread."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ log = structlog.get_logger()
 
 _Answer = TypeVar("_Answer")
 
-# An answer waits so long for names; what is not there by then is shown as file and offset.
+# How long an answer waits for names; missing ones are then shown as file and offset.
 _NAMES_LIMIT_S = 5.0
 _NAMES_PAUSE_S = 0.02
 _LAST_SITES = 100
@@ -65,7 +65,7 @@ _TRIM_PAUSE_S = 10.0
 
 
 class DaemonService:
-    """The backend as the asyncio loop sees it: each question waits for its turn in the worker's queue.
+    """The backend for the asyncio loop: each request waits for its turn in the worker's queue.
 
     `attached` is called in the loop after an attach.
     """
@@ -84,22 +84,22 @@ class DaemonService:
 
     @property
     def snapshot(self) -> MetricsSnapshot:
-        """What the metrics show, as of the last tick; waits for nothing."""
+        """The content of the metrics as of the last tick; does not wait."""
         return self._backend.snapshot
 
     @property
     def is_tracing(self) -> bool:
-        """Whether any process is traced; waits for nothing."""
+        """Whether any process is traced; does not wait."""
         return self._backend.tracer.traced_count() > 0
 
     async def start(self) -> None:
-        """Load the programs. Questions that come meanwhile wait their turn in the worker's queue."""
+        """Load the programs. Requests that arrive meanwhile wait in the worker's queue."""
         loop = asyncio.get_running_loop()
         await self._worker.call(lambda: self._backend.open(loop))
         self._backend.supervision.start()
 
     async def stop(self, *, keep: bool) -> None:
-        """Detach from everything and unload, or `keep` all for the next daemon."""
+        """Detach from everything and unload, or `keep` everything for the next daemon."""
         if self._scan is not None:
             self._scan.cancel()
         if self._backend.is_supervised:
@@ -113,7 +113,7 @@ class DaemonService:
         pause_s = _ATTACH_PAUSE_S
         self._backend.expect_questions()
         while True:
-            # Its files are read beside the tracing loop; in the end it begins without unwind tables.
+            # Its files are read outside of the tracing loop; eventually tracing starts without unwind tables.
             waited_s = time.monotonic() - began_s
             wait = PATIENT if waited_s < _TABLES_LIMIT_S else IMPATIENT
             attach = partial(self._backend.attach, pid, mode, wait, enable_profile=enable_profile)
@@ -144,11 +144,11 @@ class DaemonService:
         return await self._worker.call(lambda: self._backend.supervision.processes())
 
     async def matching(self, selection: ProcessSelection, *, asking_pid: int) -> tuple[int, ...]:
-        # /proc as it is now: the supervisor knows of a program only some time after its exec.
+        # The current /proc: the supervisor learns of a program only some time after its exec.
         return await asyncio.to_thread(selected_pids, selection, own_pid=os.getpid(), asking_pid=asking_pid)
 
     async def use(self, config: Config) -> None:
-        """Apply changes that need no restart. Files of suppressions are read again."""
+        """Apply changes that need no restart, and read files of suppressions again."""
         try:
             suppressions = await asyncio.to_thread(read_suppressions, config.suppressions)
         except errors.ConfigError as error:
@@ -187,7 +187,7 @@ class DaemonService:
     async def scan(
         self, pid: int, *, older_than_s: float, stop: bool, stop_limit_s: float, limit: int
     ) -> ScanReport:
-        # One at a time: each may take as much memory as the daemon itself several times over.
+        # One at a time: each may take several times the daemon's own memory.
         async with self._scanning:
             options = ScanOptions(older_than_s, stop, stop_limit_s, limit, self._backend.suppressions)
             report = await self._scanned(pid, options, trust_heap=True)
@@ -280,7 +280,7 @@ class DaemonService:
         return await self._worker.call(self._backend.stats)
 
     async def tick(self) -> float:
-        """One tick; returns how many seconds reading the counters took."""
+        """Run one tick; returns how many seconds reading the counters took."""
         took_s = await self._worker.call(self._backend.tracer.tick)
         await self._worker.call(self._backend.supervise)
         self._backend.supervision.wake()
@@ -296,7 +296,7 @@ class DaemonService:
         return await self._worker.call(lambda: question(self._backend.queries))
 
     async def _ask_with_names(self, pid: int, question: Callable[[ProcessQueries], _Answer]) -> _Answer:
-        """Ask again until the names are there, or have taken too long; the tracing thread waits for none."""
+        """Repeat a query until its names are known or take too long, without blocking the tracing thread."""
         deadline_s = time.monotonic() + _NAMES_LIMIT_S
         while True:
             answer, lacks_names = await self._ask(lambda queries: _answered(queries, pid, question))
@@ -310,7 +310,7 @@ class DaemonService:
 def _answered(
     queries: ProcessQueries, pid: int, question: Callable[[ProcessQueries], _Answer]
 ) -> tuple[_Answer, bool]:
-    """An answer, and whether it lacks names that are to come."""
+    """An answer, and whether it lacks names that are still to come."""
     before = queries.lacked_total(pid)
     answer = question(queries)
     # A census leaves holes in the heap: 5 MB of 78 with a thousand call sites.

@@ -21,12 +21,13 @@ __all__ = ["ServiceManager", "status_line", "systemd_directory"]
 
 _ADDRESS_VARIABLE = "NOTIFY_SOCKET"
 _WATCHDOG_VARIABLE = "WATCHDOG_USEC"
-# The manager reads at once, unless it is in trouble itself; then a message is better lost than waited for.
+# The manager reads at once, unless it has problems itself; then losing a message is better than waiting.
 _SEND_TIMEOUT_S = 1.0
 
 
 def systemd_directory(variable: str, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The directory that a line like CacheDirectory= of our unit made: CACHE_DIRECTORY (systemd.exec(5))."""
+    """The directory that the unit's CacheDirectory= or the like created: CACHE_DIRECTORY (systemd.exec(5)).
+    """
     first = environ.get(variable, "").partition(":")[0]
     return Path(first) if first.startswith("/") else None
 
@@ -56,20 +57,20 @@ class ServiceManager:
         return cls(environ.pop(_ADDRESS_VARIABLE, None), watchdog_s=watchdog_s)
 
     def starting(self, status: str) -> None:
-        """Say what the start is at."""
+        """Report the stage of the start."""
         self._send(STATUS=status)
 
     def ready(self, status: str) -> None:
-        """The start, or a reload, is over."""
+        """Report the end of the start, or of a reload."""
         self._status = status
         self._send(READY=1, STATUS=status)
 
     def reloading(self) -> None:
-        """A reload begins; `ready` ends it."""
+        """Report the beginning of a reload; `ready` ends it."""
         self._send(RELOADING=1, MONOTONIC_USEC=self._clock_ns() // 1_000)
 
     def stopping(self, status: str) -> None:
-        """The daemon is about to end."""
+        """Report that the daemon is about to end."""
         self._send(STOPPING=1, STATUS=status)
 
     def tick_ended(self, status: str) -> None:

@@ -1,6 +1,6 @@
-"""The supervisor put together: where it hears of processes, and when it gets its turn.
+"""Connects the supervisor to its event source and to its turns in the tracing thread.
 
-Its work is done in the tracer's thread, a process at a time, so that questions are answered in between.
+It works on one process at a time, so requests are answered in between.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = structlog.get_logger()
 
 
 class _ProcProcesses:
-    """/proc, as the supervisor reads it."""
+    """/proc as the supervisor's source of processes."""
 
     def all(self) -> Sequence[ProcessStat]:
         return list_processes()
@@ -46,7 +46,7 @@ class _ProcProcesses:
 
 
 class Supervision:
-    """A supervisor at work, from `start` to `stop`. Its `supervisor` is for the worker's thread alone.
+    """A running supervisor, from `start` to `stop`. Only the worker's thread may use `supervisor`.
 
     `attached` is called in the loop after an attach.
     """
@@ -85,12 +85,12 @@ class Supervision:
         )
 
     def start(self) -> None:
-        """Find the processes there are, and follow them from now on."""
+        """Find the existing processes, and follow all from now on."""
         self._events.start()
         self._task = asyncio.create_task(self._work())
 
     async def stop(self) -> None:
-        """Attach to nothing any more."""
+        """Stop attaching to processes."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -106,11 +106,11 @@ class Supervision:
         self._woken.set()
 
     def wake(self) -> None:
-        """Let the supervisor have a turn soon."""
+        """Give the supervisor a turn soon."""
         self._woken.set()
 
     def stats(self) -> ProcessEventStats:
-        """How processes are noticed, and what became of them."""
+        """How processes are noticed, and how many were missed or refused."""
         return ProcessEventStats(
             source=self._events.source,
             events_total=self._events.events_total,
@@ -123,7 +123,7 @@ class Supervision:
         )
 
     def processes(self) -> tuple[SupervisedProcess, ...]:
-        """All processes of this host, as the supervisor sees them."""
+        """All processes of this host, with the supervisor's decisions."""
         return tuple(
             SupervisedProcess(
                 pid=process.pid,
@@ -154,18 +154,19 @@ class Supervision:
                 continue
             wait_s = (due_ns - time.monotonic_ns()) / 1e9
             if wait_s > 0:
-                # Not `wait_for`: before Python 3.12, woken just then, it swallows the cancellation by `stop`.
+                # Not `wait_for`: before Python 3.12, if woken at that moment, it swallows the cancellation by
+                # `stop`.
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(wait_s):
                         await self._woken.wait()
 
     def _turn(self) -> tuple[int | None, bool]:
-        """When more is due, and whether a process was attached to."""
+        """Run one turn; returns when the next is due, and whether a process was attached to."""
         now_ns, before = time.monotonic_ns(), self._tracer.traced_count()
         try:
             due_ns = self.supervisor.work(now_ns)
         except Exception:
-            # A bug of ours, or what a process did to us: the others are followed on.
+            # A bug, or an attack by a process: the others continue.
             log.exception("supervisor.failed")
             due_ns = now_ns + 1_000_000_000
         return due_ns, self._tracer.traced_count() > before

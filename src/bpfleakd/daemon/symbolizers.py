@@ -1,4 +1,4 @@
-"""Symbolizers of processes, with what they share: open files, and names that were found."""
+"""Symbolizers of processes, with shared data: open files, and known names."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["Symbolizers"]
 
 
 class Symbolizers:
-    """Makes symbolizers of attached processes; the names of each take `names_s` at first, at most."""
+    """Creates symbolizers of attached processes; helpers may first spend `names_s` on the names of each."""
 
     def __init__(self, helpers: Helpers, names_s: float) -> None:
         self._modules = ModuleCache()
         self.names = NameService(helpers, budget_s=names_s)
 
     def of(self, attachment: Attachment) -> Symbolizer:
-        """The symbolizer of a process; of one that has ended, by its files alone."""
+        """The symbolizer of a process; for one that has ended, from its files alone."""
         if attachment.pidfd == GONE:
             return self._of_files(attachment)
         process = attachment.process
@@ -48,7 +48,7 @@ class Symbolizers:
         return symbolizer
 
     def _of_files(self, attachment: Attachment) -> Symbolizer:
-        """Its files, where they are still what was mapped."""
+        """A symbolizer of its files, as far as these are still the mapped ones."""
         owner = str(attachment.process.id)
         symbolizer = Symbolizer(
             owner,
@@ -60,5 +60,5 @@ class Symbolizers:
         return symbolizer
 
     def close(self) -> None:
-        """End what is done in the background."""
+        """End the background work."""
         self.names.close()

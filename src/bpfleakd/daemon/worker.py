@@ -1,4 +1,4 @@
-"""The one thread that touches traced processes and the kernel's maps, so that none of it needs locks."""
+"""The one thread that uses traced processes and the kernel's maps, so none of it needs locks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ R = TypeVar("R")
 
 
 class Worker:
-    """The thread. What is called while it is busy waits its turn, in order."""
+    """The thread. Calls made while it is busy wait their turn, in order."""
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tracer")

@@ -1,4 +1,4 @@
-"""The outstanding blocks of a process, one by one: `bpfleakctl report`.
+"""The outstanding blocks of a process: `bpfleakctl report`.
 
 Blocks of the heap come from the kernel's live table, regions from the address map; both pass one selection,
 so the list is bounded for every process. Files are omitted unless their site is requested: the kernel can
@@ -149,12 +149,12 @@ class Blocks(Struct, frozen=True):
 
 
 def _of_memory(table: SiteTable, rows: NDArray[np.intp]) -> list[SiteKey]:
-    """The sites of these rows, but those of files."""
+    """The sites of these rows, except those of files."""
     return [key for key in table.keys_of(rows) if key.kind is not AllocationKind.FILE]
 
 
 def without_suppressed(report: BlocksReport, suppressions: SiteSuppressions) -> BlocksReport:
-    """A report that was kept, without the sites that are suppressed."""
+    """A stored report, without the suppressed sites."""
     patterns = [(suppressions.match(site.stack), site) for site in report.sites]
     hidden = [(pattern, site) for pattern, site in patterns if pattern is not None]
     sums: dict[str, SuppressedSites] = {}
@@ -174,10 +174,10 @@ def without_suppressed(report: BlocksReport, suppressions: SiteSuppressions) -> 
 
 
 def narrowed(report: BlocksReport, *, site: str | None, older_than_s: float, limit: int) -> BlocksReport:
-    """The same of a report that was kept. Raises NoSuchSite.
+    """A part of a stored report. Raises NoSuchSite.
 
-    Where blocks were left out of it, they are younger than those that were not: so the sums are exact as
-    soon as one is too young, and at most what they say until then.
+    Blocks that were left out of it are younger than the stored ones. So the sums are exact if `older_than_s`
+    excludes a stored block; otherwise they are upper bounds.
     """
     kept = [one for one in report.sites if site in (None, one.site)]
     if site is not None and not kept:

@@ -1,4 +1,4 @@
-"""What the control groups of the traced processes are charged for, for the metrics: read now and then."""
+"""The charges of the traced processes' control groups, for the metrics; read now and then."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["ContainerFigures"]
 
 PROC = Path("/proc")
 
-# Reading memory.stat has the kernel add up what its processors have counted: not at each tick.
+# Reading memory.stat makes the kernel add up its per-processor counts: too much for each tick.
 _PAUSE_NS = 10_000_000_000
 # Those with the least room.
 _GROUPS_MAX = 100
@@ -30,7 +30,7 @@ class ContainerFigures:
     _found: tuple[GroupMemory, ...] = field(default=(), init=False)
 
     def of(self, pids: Collection[int], now_ns: int) -> tuple[GroupMemory, ...]:
-        """The groups that limit these processes, each once, that with the least room first."""
+        """The groups that limit these processes, each once, the one with the least room first."""
         wanted = frozenset(pids)
         if now_ns >= self._due_ns or wanted != self._pids:
             found = (narrowest_group(pid, self.proc, self.cgroup) for pid in wanted)

@@ -1,4 +1,4 @@
-"""Objects of a managed heap by type: requested from the runtime in a thread, because it stops the process."""
+"""Counts of a managed heap's objects by type, made in a thread because counting stops the process."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def types_price(traced: TracedProcess) -> TypesPrice:
 
 
 def source_of(traced: TracedProcess) -> TypeSource:
-    """The function that counts. Raises TargetRefused without a runtime that can count."""
+    """The runtime's counter of objects. Raises TargetRefused without a runtime that can count."""
     return _found(traced)[1]
 
 
 def read_types(source: TypeSource, *, stop: bool = True) -> Sequence[TypeCount]:
-    """Count, outside the tracing thread. Raises TargetRefused if the runtime cannot be asked."""
+    """Count, outside the tracing thread. Raises TargetRefused if the runtime does not answer."""
     if not stop and not isinstance(source, RunningTypeSource):
         raise errors.TargetRefused(
             "the objects of this runtime cannot be counted while the process runs", "omit --no-stop"
@@ -41,7 +41,7 @@ def read_types(source: TypeSource, *, stop: bool = True) -> Sequence[TypeCount]:
 def noted_types(
     traced: TracedProcess, counts: Sequence[TypeCount], took_s: float, now_ns: int
 ) -> TypesReport:
-    """The answer, which the next one is compared to."""
+    """The report on a count, which is stored for comparison with the next one."""
     last = traced.runtimes.counts
     before = replace(last, before=None) if last is not None else None
     noted = traced.runtimes.counts = TypeCounts(now_ns, counts, before)

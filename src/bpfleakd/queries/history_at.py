@@ -1,10 +1,10 @@
-"""What a traced process held at another time, by call site, and what changed since.
+"""The state of a traced process at another time, by call site, and the changes since then.
 
 Rules:
   - The present comes from the counters. The past comes from the timeline: the least of each call site within
     a bin of time, which gets wider with age. The answer states its width.
-  - The timeline rounds bytes to 24 bits. A past figure that differs from the present one by at most that much
-    is the present one.
+  - The timeline rounds bytes to 24 bits. A past figure within that precision of the present one counts as
+    unchanged.
   - There is no data from before the attach. At its start all figures are 0, unless another daemon had traced
     the process already: then the first reading is the start.
 """
@@ -28,7 +28,7 @@ _NS_PER_S = 1_000_000_000
 
 
 class LiveFigures(Struct, frozen=True):
-    """What was live at a time, by row of the table; `attached_s` is that time, since the attach."""
+    """The live figures at a time, by row of the table; `attached_s` is that time, since the attach."""
 
     source: str
     attached_s: float
@@ -40,7 +40,7 @@ class LiveFigures(Struct, frozen=True):
 def figures_at(
     table: SiteTable, ago_s: float | None, now_ns: int, *, pid: int, was_adopted: bool
 ) -> LiveFigures:
-    """What was live so long ago (0: now; None: at the start). Raises NoSuchTime."""
+    """The live figures `ago_s` seconds ago (0: now; None: at the start). Raises NoSuchTime."""
     counters = table.columns()
     now_bytes = counters[:, COUNTERS.index("live_bytes")]
     now_count = counters[:, COUNTERS.index("live_count")]
@@ -70,7 +70,7 @@ def figures_at(
 
 
 def changed_rows(before: LiveFigures, after: LiveFigures) -> NDArray[np.intp]:
-    """The rows whose figures differ, those first that changed by the most bytes."""
+    """The rows whose figures differ, the largest changes in bytes first."""
     gained = after.live_bytes - before.live_bytes
     rows = np.flatnonzero((gained != 0) | (after.live_count != before.live_count))
     return rows[np.argsort(-np.abs(gained[rows]), kind="stable")]
@@ -79,7 +79,7 @@ def changed_rows(before: LiveFigures, after: LiveFigures) -> NDArray[np.intp]:
 def report_at(
     table: SiteTable, process: ProcessSummary, sites: dict[int, SiteReport], figures: LiveFigures
 ) -> LeakReport:
-    """Some sites, by row, with the figures of that time; the totals include all sites but files."""
+    """Some sites, by row, with their figures at that time; the totals include all sites but files."""
     memory = table.memory_rows
     return LeakReport(
         replace(

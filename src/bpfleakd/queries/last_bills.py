@@ -1,10 +1,10 @@
-"""Bills of processes whose memory changes, kept for the case that the kernel kills one for it.
+"""Bills of processes whose memory changes, in case the kernel kills one of them.
 
-A process that is being killed has no memory that could be read: what is kept is from before. A bill is made
-when the anonymous memory has changed by a tenth since the last one, and never for more than a small share of
-the time; so a process that grows has a few, the later the fewer. One that has grown by half, since its last
-bill or since it was seen first, gets another at once, as long as a reserve for that lasts: it may be killed
-before the time for it has come. Why there is none is kept as well.
+The memory of a process that is being killed cannot be read, so the last earlier bill is used. A bill is made
+when the anonymous memory has changed by a tenth since the last one, within a small share of the time; so a
+growing process gets a few, ever more rarely. A process that has grown by half, since its last bill or since
+it was first seen, gets another at once, as long as a reserve for that lasts: it may be killed before the next
+regular one. The reason for a missing bill is stored as well.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _GROWN = 1.5
 _BYTES_MIN = 4 << 20
 _KEPT_MAX = 256
 _SEEN_MAX = 4096
-# For processes that have grown by half: a second, which comes back at ten times the share.
+# For processes that have grown by half: a second, restored at ten times the share.
 _RESERVE_NS = 1_000_000_000
 _RESERVE_SHARES = 10
 
@@ -41,7 +41,7 @@ _Kept = TypeVar("_Kept")
 
 
 class Bill(Struct, frozen=True):
-    """A bill, when it was made (CLOCK_MONOTONIC), and of how much anonymous memory."""
+    """A bill, when it was made (CLOCK_MONOTONIC), and the anonymous memory at that time."""
 
     at_ns: int
     anonymous_bytes: int
@@ -68,7 +68,7 @@ class LastBills:
         anonymous_bytes: int,
         make: Callable[[], tuple[tuple[BillLine, ...], ContainerBill | None]],
     ) -> None:
-        """Take in how much memory a process has now; `make` makes its bill."""
+        """Record the current memory of a process; `make` makes its bill."""
         if process not in self._first_bytes:
             _keep(self._first_bytes, process, anonymous_bytes, _SEEN_MAX)
         known = self._bills.get(process)
@@ -95,7 +95,7 @@ class LastBills:
         self._due_ns = began_ns + round(took_ns / self._share)
 
     def get(self, process: ProcessId) -> Bill | None:
-        """The last bill of a process, if there is one."""
+        """The last bill of a process, if any."""
         return self._bills.get(process)
 
     def missing(self, process: ProcessId) -> str | None:
@@ -107,7 +107,7 @@ class LastBills:
         return "its memory had not been read before"
 
     def take(self, process: ProcessId) -> Bill | None:
-        """The last bill of a process that is gone, which is forgotten with that."""
+        """Remove the last bill of a process that is gone, and return it."""
         self._first_bytes.pop(process, None)
         self._missing.pop(process, None)
         return self._bills.pop(process, None)
@@ -127,7 +127,7 @@ class LastBills:
 
 
 def _keep(kept: OrderedDict[ProcessId, _Kept], process: ProcessId, value: _Kept, limit: int) -> None:
-    """Put in the newest; the oldest goes where there are too many."""
+    """Add the newest entry; drop the oldest beyond the limit."""
     kept[process] = value
     kept.move_to_end(process)
     while len(kept) > limit:

@@ -1,7 +1,8 @@
-"""What is kept of processes that the kernel killed because memory had run out.
+"""Records processes that the kernel killed because memory had run out.
 
-A traced victim ends like any other: its tables are in the kernel and outlive it. Its last report is marked
-and has its last bill; its largest call sites go to the log. Of one that was only watched there is the bill.
+A traced victim ends like any other process: its tables are in the kernel and outlive it. Its last report is
+marked and gets its last bill; its largest call sites go to the log. For a victim that was only watched there
+is the bill.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ PROC = Path("/proc")
 
 _SITES_LOGGED = 3
 _BILL_LINES_LOGGED = 3
-# Victims whose end is still to be noticed: seconds at most.
+# Victims whose end has not been noticed yet, for seconds at most.
 _WAITING_MAX = 256
-# What bills may take of the time, of traced processes and of watched ones.
+# The share of the time for bills of traced processes, and of watched ones.
 _TRACED_SHARE, _WATCHED_SHARE = 0.005, 0.001
 
 
@@ -47,10 +48,10 @@ class OomSource(Protocol):
 
 
 class OomKills(TracingObserver):
-    """Learns of victims at each tick, and at each end of a traced process.
+    """Reads victims at each tick, and at each end of a traced process.
 
-    It has to get them before the makers of the last report. `last_reading` returns the process that had a pid
-    last and its anonymous bytes, if it was watched; `keep` stores the report of one that was not traced.
+    It must be notified before the makers of the last report. `last_reading` returns the last process that had
+    a pid and its anonymous bytes, if it was watched; `keep` stores the report of one that was not traced.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class OomKills(TracingObserver):
         self.total = 0
         """How many victims were traced or watched."""
 
-    # Of traced processes
+    # Traced processes.
 
     def collected(self, view: ProcessView) -> None:
         """Make a bill, if the process has changed."""
@@ -111,7 +112,7 @@ class OomKills(TracingObserver):
             traced.oom = _kill(victim, bill, missing)
 
     def ended(self, traced: TracedProcess) -> None:
-        """Tell of a victim, with what it held most of."""
+        """Log a victim, with its largest call sites."""
         if traced.oom is None:
             return
         sites = traced.final.sites[:_SITES_LOGGED] if traced.final is not None else ()
@@ -128,7 +129,7 @@ class OomKills(TracingObserver):
             bill_missing=traced.oom.bill_missing,
         )
 
-    # Of watched ones
+    # Watched processes.
 
     def note_reading(self, process: ProcessId, anonymous_bytes: int) -> None:
         """Make a bill of a watched process, if it has changed."""
@@ -139,7 +140,7 @@ class OomKills(TracingObserver):
         )
 
     def ticked(self, took_s: float) -> None:
-        """Store what there is of victims that are not traced."""
+        """Store reports of victims that are not traced."""
         self._read()
         running = self._tracer.processes.running
         for pid in [pid for pid in self._victims if pid not in running]:
@@ -166,7 +167,7 @@ class OomKills(TracingObserver):
         )
 
     def _read(self) -> None:
-        """Take in the victims; a thread stands for its process."""
+        """Read the victims; a thread counts for its process."""
         for victim in self._source.read() if self._source is not None else ():
             self._victims[_process_of(victim.pid, self._proc)] = victim
             while len(self._victims) > _WAITING_MAX:
@@ -174,7 +175,7 @@ class OomKills(TracingObserver):
 
 
 def _process_of(tid: int, proc: Path) -> int:
-    """The process that a thread is of, which it is itself if that has ended meanwhile."""
+    """The process of a thread; the tid itself if the thread has ended meanwhile."""
     try:
         status = (proc / str(tid) / "status").read_bytes()
         return int(status[status.index(b"\nTgid:") + 6 :].split(None, 1)[0])

@@ -1,4 +1,4 @@
-"""All traced processes at a glance: rows, the metrics, the daemon's own figures."""
+"""A summary of all traced processes: rows, the metrics, the daemon's own figures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Totals(Struct):
 
 
 class Overview(TracingObserver):
-    """Shows all processes as of the last tick. `top_sites` is how many sites a process has in a snapshot."""
+    """All processes as of the last tick. `top_sites` is the number of sites per process in a snapshot."""
 
     def __init__(self, tracer: Tracer, reporter: Reporter, *, attach_method: str, top_sites: int) -> None:
         self._tracer = tracer
@@ -41,7 +41,7 @@ class Overview(TracingObserver):
         self._started_ns = tracer.clock_ns()
         self._totals = _Totals()
         self._containers = ContainerFigures()
-        # Whose last figures are not in any snapshot yet.
+        # Processes whose last figures are in no snapshot yet.
         self._just_ended: list[TracedProcess] = []
 
     def attached(self, traced: TracedProcess) -> None:
@@ -54,12 +54,12 @@ class Overview(TracingObserver):
         self._totals.last_tick_s = took_s
 
     def ended(self, traced: TracedProcess) -> None:
-        """Have the last figures of a process in the next snapshot."""
+        """Put the last figures of a process into the next snapshot."""
         self._just_ended.append(traced)
         self._totals.ended += 1
 
     def processes(self) -> tuple[ProcessRow, ...]:
-        """Every process that is traced, then those that ended lately."""
+        """Every traced process, then those that ended recently."""
         now_ns = self._tracer.clock_ns()
         return tuple(
             self._reporter.row(traced, now_ns)
@@ -79,10 +79,10 @@ class Overview(TracingObserver):
         )
 
     def snapshot(self) -> MetricsSnapshot:
-        """What the metrics are made of, as of the last tick and without a census.
+        """The content of the metrics, as of the last tick and without a census.
 
-        Taken every few ticks, since it names the largest sites while the process is there to be asked. Of one
-        that was detached and runs on, it has the last report; of one that has ended, once.
+        It is made every few ticks, since it names the largest sites while the process still exists. A
+        detached process that still runs is included with its last report; an ended one is included once.
         """
         now_ns = self._tracer.clock_ns()
         running = self._processes.running.values()

@@ -1,4 +1,4 @@
-"""Whose live blocks pin freed memory, in names."""
+"""The call sites whose live blocks pin freed memory, with names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BYTES_MIN = 64 << 10
 
 
 def sites_that_pin(view: ProcessView, pages: Sequence[PinnedPages]) -> tuple[PinningSite, ...]:
-    """The call sites that pin most; none where little is pinned: then no block is looked at."""
+    """The call sites that pin most; empty if little is pinned, without reading any block."""
     if sum(int(each.free_bytes.sum()) for each in pages) < _BYTES_MIN:
         return ()
     found = [one for one in pinning_sites(pages, view.maps.live_blocks(view.traced.pid)) if one.stack_id]

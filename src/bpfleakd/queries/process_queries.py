@@ -1,4 +1,4 @@
-"""Questions about one traced process, or one that ended lately."""
+"""Queries about one traced process, or one that ended recently."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ from bpfleakd.tracing.tracer import Tracer
 
 __all__ = ["ProcessQueries"]
 
-# What is kept of a process that ended: so many of its largest sites, and of their blocks.
+# The number of the largest sites, and of their blocks, stored for an ended process.
 _FINAL_SITES = 100
 _FINAL_BLOCKS = 10_000
 # Processes whose blocks are read in parallel.
 _TYPE_READINGS_MAX = 2
-# Sites that changed most between two times.
+# The sites that changed most between two times.
 _COMPARED_SITES = 1_000
 
 
 class ProcessQueries(TracingObserver):
-    """Answers from the tables as they are now, which are read for it, or from the last report."""
+    """Answers from the current tables, which it updates first, or from the last report."""
 
     def __init__(self, tracer: Tracer, engine: VerdictEngine, reporter: Reporter) -> None:
         self._tracer = tracer
@@ -67,13 +67,13 @@ class ProcessQueries(TracingObserver):
         self._type_readings = Background("block-types", _TYPE_READINGS_MAX)
 
     def row(self, traced: TracedProcess) -> ProcessRow:
-        """A process as `ps` shows it."""
+        """A process as a row of `ps`."""
         return self._reporter.row(traced, self._tracer.clock_ns())
 
     def report(self, pid: int, *, limit: int | None, sort: SortKey, suppress: bool = True) -> LeakReport:
         """The largest sites of a process, or its last report if it ended. Raises NotAttached.
 
-        Sites that a suppression fits are left out, unless `suppress` is false.
+        Suppressed sites are left out, unless `suppress` is false.
         """
         traced = self._processes.find(pid)
         final = traced.final if suppress else traced.final_unsuppressed
@@ -91,7 +91,7 @@ class ProcessQueries(TracingObserver):
         return grouped(report, by, sort=sort, limit=limit)
 
     def profile(self, pid: int) -> HeapProfile:
-        """All sites of a process with the files that it maps, or as it was at its end. Raises NotAttached."""
+        """All sites of a process with its mapped files, or as of its end. Raises NotAttached."""
         report = _of_table(self.report(pid, limit=None, sort=SortKey.LIVE))
         traced = self._processes.find(pid)
         code = traced.symbolizer.code_mappings() if traced.final is None else traced.final_code
@@ -100,9 +100,10 @@ class ProcessQueries(TracingObserver):
     def blocks(
         self, pid: int, *, site: str | None, older_than_s: float, limit: int, suppress: bool = True
     ) -> BlocksReport:
-        """The outstanding blocks of a process, or those kept if it ended. Raises NotAttached, NoSuchSite.
+        """The outstanding blocks of a process, or the stored ones if it ended.
 
-        Those of sites that a suppression fits are left out, unless `suppress` is false or it is that `site`.
+        Blocks of suppressed sites are left out, unless `suppress` is false or it is that `site`. Raises
+        NotAttached, NoSuchSite.
         """
         traced = self._processes.find(pid)
         if traced.final_blocks is not None:
@@ -120,7 +121,7 @@ class ProcessQueries(TracingObserver):
     def begin_scan(self, pid: int, options: ScanOptions, *, trust_heap: bool = True) -> PendingScan:
         """Prepare a scan for lost blocks. Raises NotAttached, NoSuchProcess if it ended.
 
-        `trust_heap`: heap memory outside of blocks, where that is known, has no pointers.
+        `trust_heap`: known heap memory outside of blocks has no pointers.
         """
         traced = self._processes.find_with_memory(pid)
         self._tracer.collect()
@@ -128,7 +129,7 @@ class ProcessQueries(TracingObserver):
         return PendingScan(view, options, view.heap_since_attach() if trust_heap else [])
 
     def finish_scan(self, scan: PendingScan, reply: ScanReply) -> ScanReport | None:
-        """What a scan has found; None if memory was not the heap's that was taken for it.
+        """The result of a scan; None if memory that was treated as heap was not heap.
 
         Raises NoSuchProcess if the process has ended meanwhile.
         """
@@ -150,7 +151,7 @@ class ProcessQueries(TracingObserver):
     def history(
         self, pid: int, *, limit: int | None, site: str | None = None, survivors: bool = True
     ) -> StoredHistory:
-        """What the verdicts on a process are made of, or on one `site`.
+        """The input of the verdicts on a process, or on one `site`.
 
         Without `survivors` no block is read. Raises NotAttached, and NoSuchProcess if it ended.
         """
@@ -171,7 +172,7 @@ class ProcessQueries(TracingObserver):
     def compare(
         self, pid: int, *, from_ago_s: float | None, to_ago_s: float, limit: int = _COMPARED_SITES
     ) -> DiffReport:
-        """What changed in a process between two times (None: its start), at most `limit` call sites.
+        """The changes of a process between two times (None: its start), at most `limit` call sites.
 
         Raises NotAttached, NoSuchProcess if it ended, and NoSuchTime.
         """
@@ -210,7 +211,7 @@ class ProcessQueries(TracingObserver):
         )
 
     def address_space(self, pid: int) -> AddressSpaceReport:
-        """What the memory of a process is made of. Raises NotAttached, and NoSuchProcess if it ended."""
+        """The memory of a process by use. Raises NotAttached, and NoSuchProcess if it ended."""
         traced = self._processes.find_with_memory(pid)
         now_ns = self._tracer.collect()
         view, memory = self._tracer.view(traced), self._tracer.memory
@@ -227,15 +228,15 @@ class ProcessQueries(TracingObserver):
         return replace(report, pinned_by=sites_that_pin(view, memory.pinned(pid)))
 
     def types_price(self, pid: int) -> TypesPrice:
-        """What it costs to count the objects of a managed heap. Raises NotAttached, TargetRefused."""
+        """The cost of counting a managed heap's objects. Raises NotAttached, TargetRefused."""
         return types_price(self._processes.find_with_memory(pid))
 
     def type_source(self, pid: int) -> TypeSource:
-        """What counts the objects of a managed heap. Raises NotAttached, TargetRefused."""
+        """The counter of a managed heap's objects. Raises NotAttached, TargetRefused."""
         return source_of(self._processes.find_with_memory(pid))
 
     def note_types(self, pid: int, counts: Sequence[TypeCount], took_s: float) -> TypesReport:
-        """The answer to a count. Raises NoSuchProcess if the process has ended meanwhile."""
+        """The report on a count. Raises NoSuchProcess if the process has ended meanwhile."""
         return noted_types(self._processes.find_with_memory(pid), counts, took_s, self._tracer.clock_ns())
 
     def names(self, pid: int) -> NamesReport:
@@ -244,20 +245,20 @@ class ProcessQueries(TracingObserver):
         return names_report(traced, self.report(pid, limit=None, sort=SortKey.LIVE, suppress=False))
 
     def perf_map_writer(self, pid: int) -> tuple[str, PerfMapWriter]:
-        """The runtime that can be asked for names. Raises NotAttached, TargetRefused."""
+        """The runtime that can write names. Raises NotAttached, TargetRefused."""
         return perf_map_of(self._processes.find_with_memory(pid))
 
     def hold_perf_map(self, pid: int) -> None:
-        """Open the perf map of a process, which may go then. Raises NoSuchProcess."""
+        """Open the perf map of a process, which may then be removed. Raises NoSuchProcess."""
         self._processes.find_with_memory(pid).symbolizer.hold_perf_map()
 
     def heap_sampler(self, pid: int) -> tuple[str, str, HeapSampler]:
-        """The name of a process, its runtime and what samples that. Raises NotAttached, TargetRefused."""
+        """The name of a process, its runtime and the heap sampler. Raises NotAttached, TargetRefused."""
         traced = self._processes.find_with_memory(pid)
         return traced.attachment.process.comm, *sampler_of(traced)
 
     def survivor_sampler(self, pid: int) -> tuple[str, str, SurvivorSampler]:
-        """The same for what samples who allocates what stays alive. Raises NotAttached, TargetRefused."""
+        """The same with the sampler of survivors' allocations. Raises NotAttached, TargetRefused."""
         traced = self._processes.find_with_memory(pid)
         return traced.attachment.process.comm, *survivor_sampler_of(traced)
 
@@ -267,16 +268,16 @@ class ProcessQueries(TracingObserver):
         return traced is not None and (traced.symbolizer.is_pending or traced.block_types.is_pending)
 
     def lacked_total(self, pid: int) -> int:
-        """Grows with each answer about a process that lacks names which are to come."""
+        """A count of the answers about a process that lacked names which are still to come."""
         traced = self._processes.running.get(pid)
         return traced.symbolizer.lacked_total + traced.block_types.lacked_total if traced else 0
 
     def exited(self, view: ProcessView) -> None:
-        """Ask for the names that the last report of a process is to have."""
+        """Request the names for the last report of the process."""
         self._reporter.report(view, view.clock_ns(), SortKey.VERDICT, _FINAL_SITES, suppress=False)
 
     def ending(self, view: ProcessView) -> None:
-        """Take, of a process whose tables are about to be dropped, what may be asked of it later."""
+        """Store the data for later queries on a process whose tables are about to be dropped."""
         traced = view.traced
         ended_ns = None if traced.state is ProcessState.DETACHED else traced.ended_ns
         is_settled = ended_ns is not None and traced.verdicts.settle(ended_ns)
@@ -312,7 +313,7 @@ class ProcessQueries(TracingObserver):
         report = self._reporter.report(view, now_ns, sort, limit, suppress=suppress)
         verdict = self._engine.process_verdict(traced)
         if traced.state in (ProcessState.EXITED, ProcessState.EXECED):
-            # It reaches no limit any more.
+            # It no longer reaches a limit.
             verdict = replace(verdict, limit_reached_s=None)
         return replace(report, process_verdict=verdict, oom=traced.oom)
 
@@ -333,6 +334,6 @@ class ProcessQueries(TracingObserver):
 
 
 def _of_table(report: LeakReport) -> LeakReport:
-    """Without what is a part of other sites' memory."""
+    """Drop the sites that are part of other sites' memory."""
     sites = tuple(site for site in report.sites if site.kind is not AllocationKind.MANAGED)
     return replace(report, sites=sites)

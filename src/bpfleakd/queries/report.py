@@ -1,4 +1,4 @@
-"""From a traced process to the report that is shown: the largest sites, named."""
+"""Makes reports of traced processes: the largest sites, with names."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ATTENTION = {Verdict.LEAK: 2, Verdict.GROWING: 1}
 
 
 def _rank(sort: SortKey, growth: float, counters: SiteCounters | SiteReport) -> tuple[float, float]:
-    """What a site is sorted by; the second number decides between equals."""
+    """The sort key of a site; the second number decides between equals."""
     if sort is SortKey.GROWTH:
         return growth, counters.live_bytes
     return (counters.live_bytes if sort is SortKey.LIVE else counters.live_count), growth
@@ -71,7 +71,7 @@ class Reporter:
         self._attach_method = attach_method
 
     def summary(self, traced: TracedProcess, now_ns: int) -> ProcessSummary:
-        """The process in totals."""
+        """The totals of a process."""
         table = traced.table
         totals = table.totals
         process = traced.attachment.process
@@ -100,7 +100,7 @@ class Reporter:
         )
 
     def row(self, traced: TracedProcess, now_ns: int) -> ProcessRow:
-        """The process as `ps` shows it."""
+        """A process as a row of `ps`."""
         return ProcessRow(
             process=self.summary(traced, now_ns),
             attach_method=self._attach_method,
@@ -127,13 +127,13 @@ class Reporter:
     ) -> LeakReport:
         """The process and its `limit` largest sites.
 
-        Those that are suppressed are left out, and summed up, unless `suppress` is false.
+        Suppressed sites are left out and summed up, unless `suppress` is false.
         """
         traced = view.traced
         suppressions = traced.suppressions if suppress else None
         while True:
-            # Different stacks of run-time compiled code may have one fingerprint and become one site, so read
-            # a few more than the limit.
+            # Different stacks of run-time compiled code may have one fingerprint and become one site, so this
+            # reads a few more than the limit.
             ranked = self._ranked(traced, sort, None if limit is None else 2 * limit + 8, suppressions)
             named = view.name([site.key for site in ranked])
             if suppressions is None:
@@ -163,9 +163,9 @@ class Reporter:
     def with_retained(
         self, traced: TracedProcess, report: LeakReport, sort: SortKey, limit: int | None
     ) -> LeakReport:
-        """A report with the call sites of what stays alive in the managed heap.
+        """A report with the call sites of memory that is retained in the managed heap.
 
-        Their memory is in what others commit: sums over sites do without them.
+        Sums over sites do not include them, since their memory belongs to the sites that commit the heap.
         """
         heap = traced.heap.heap
         if heap is None:
@@ -180,7 +180,7 @@ class Reporter:
         rows: list[int],
         now_ns: int,
     ) -> list[SiteReport]:
-        """The sites in these rows of the table, one by one."""
+        """The sites in these rows of the table, unmerged."""
         traced = view.traced
         ranked = self._look_at(traced, np.array(rows, np.intp))
         named = view.name([site.key for site in ranked])
@@ -193,7 +193,7 @@ class Reporter:
         sort: SortKey,
         limit: int | None,
     ) -> list[tuple[int, SiteReport]]:
-        """The `limit` largest sites with their rows in the table, one by one."""
+        """The `limit` largest sites with their rows in the table, unmerged."""
         rows = [site.row for site in self._ranked(view.traced, sort, limit)]
         return list(zip(rows, self.sites(view, rows, now_ns), strict=True))
 
@@ -203,7 +203,7 @@ class Reporter:
         now_ns: int,
         fingerprint: str,
     ) -> list[tuple[int, SiteReport]]:
-        """The sites with a fingerprint, with their rows in the table: more than one only of JIT code."""
+        """The sites with a fingerprint, with their rows in the table; only JIT code has more than one."""
         used = view.traced.table.used_rows
         keys = view.traced.table.keys_of(used)
         named = view.name(keys)
@@ -219,9 +219,9 @@ class Reporter:
         named: dict[SiteKey, NamedStack],
         suppressions: SiteSuppressions | None,
     ) -> list[tuple[_Ranked, NamedStack]]:
-        """What else is known to be of these sites, so that figures do not depend on how many are shown.
+        """Other rows that belong to these sites, so figures do not depend on the number of shown sites.
 
-        Sites with one fingerprint have the same names, so that nothing has to be named.
+        Sites with one fingerprint have the same names, so nothing needs to be named.
         """
         known = traced.charging.rows_by_site(traced.table)
         stacks = {(site.key.kind, named[site.key].fingerprint): named[site.key] for site in ranked}
@@ -238,7 +238,7 @@ class Reporter:
         return [(site, found[site.row]) for site in self._look_at(traced, rows)]
 
     def _growth(self, traced: TracedProcess) -> float | None:
-        """Bytes per second of all sites together; None while that is not known."""
+        """Bytes per second of all sites together; None while unknown."""
         table = traced.table
         if traced.verdicts.observed.collected_ns is not None:
             growth = self._growth_of(traced, table.memory_rows)
@@ -250,7 +250,7 @@ class Reporter:
         return growth_bytes_per_s(now - before, *window_ns)
 
     def _growth_of(self, traced: TracedProcess, rows: NDArray[np.intp]) -> NDArray[np.float64] | None:
-        """Bytes per second of the sites in these rows; None while that is not known."""
+        """Bytes per second of the sites in these rows; None while unknown."""
         table, collected_ns = traced.table, traced.verdicts.observed.collected_ns
         edges_ns = table.read_ns
         window_ns = growth_window_ns(edges_ns, self._window_s)
@@ -259,7 +259,7 @@ class Reporter:
         growth = growth_bytes_per_s(table.timeline.gained_bytes(rows, window_ns[0]), *window_ns)
         if collected_ns is None:
             return growth
-        # Figures of sites without single blocks change only at collections.
+        # Figures of sites without individual blocks change only at collections.
         found = collected_window_ns(edges_ns, collected_ns, self._window_s)
         if found is None:
             return None
@@ -283,7 +283,7 @@ class Reporter:
         limit: int | None,
         suppressions: SiteSuppressions | None = None,
     ) -> list[_Ranked]:
-        """The `limit` sites to look at more closely; growth of all sites is only computed to sort by it."""
+        """The `limit` sites to examine; the growth of all sites is only computed to sort by it."""
         table = traced.table
         columns = table.columns()
         rows = table.used_rows if suppressions is None else suppressions.shown(table.used_rows)
@@ -378,7 +378,7 @@ def _build_ids(named: Iterable[NamedStack]) -> dict[str, str]:
 
 
 def _notes(traced: TracedProcess) -> tuple[str, ...]:
-    """What is missing in the figures of a process."""
+    """Sentences on missing data of a process."""
     silent = silent_note(traced.pid)
     of_go = traced.go.notes if traced.go is not None else ()
     notes = [*traced.runtimes.notes, *of_go, *traced.attachment.go.unread, *([silent] if silent else ())]
@@ -399,7 +399,7 @@ def _mode(traced: TracedProcess) -> str:
 
 
 def _is_gos(traced: TracedProcess) -> bool:
-    """Whether it is a Go program, rather than one with a library that Go made."""
+    """Whether it is a Go program, rather than a program with a Go library."""
     return traced.go is not None and not traced.go.is_library
 
 
@@ -410,7 +410,7 @@ def _interval_bytes(traced: TracedProcess) -> int | None:
 
 
 def _age_s(census: SiteCensus, now_ns: int) -> float:
-    # The census is taken a little after `now_ns`, with what was born in between.
+    # The census is taken a little after `now_ns`, and includes blocks born in between.
     return round(max(0, now_ns - census.oldest_born_ns) / _NS_PER_S, 3)
 
 

@@ -1,4 +1,4 @@
-"""What is asked of a process' runtime on request only: names, and a sample of its heap."""
+"""Data that a process' runtime delivers on request only: names, and a sample of its heap."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def names_report(traced: TracedProcess, report: LeakReport) -> NamesReport:
 def with_new_names(
     before: NamesReport, after: NamesReport, runtime: str, command: str, took_s: float
 ) -> NamesReport:
-    """The report after a request, with what the request has brought."""
+    """The report after a request, with the names that the request has added."""
     newly = sum(one.frames for one in before.unnamed) - sum(one.frames for one in after.unnamed)
     return replace(after, requested=RequestedNames(runtime, command, round(took_s, 3), max(0, newly)))
 
 
 def perf_map_of(traced: TracedProcess) -> tuple[str, PerfMapWriter]:
-    """The runtime that can be asked for names, by its name. Raises TargetRefused without one."""
+    """The name of the runtime that can write names, and its writer. Raises TargetRefused without one."""
     for runtime in traced.runtimes:
         if isinstance(runtime, PerfMapRuntime):
             return runtime.name, runtime.perf_map
@@ -69,7 +69,7 @@ def perf_map_of(traced: TracedProcess) -> tuple[str, PerfMapWriter]:
 
 
 def heap_sample_price(pid: int, comm: str, runtime: str, sampler: HeapSampler) -> HeapSamplePrice:
-    """What a sample takes, outside the tracing thread. Raises TargetRefused if it cannot be taken."""
+    """The cost of a sample, outside the tracing thread. Raises TargetRefused if it cannot be taken."""
     try:
         address, is_open = sampler.address()
     except RuntimeFailure as error:
@@ -78,7 +78,10 @@ def heap_sample_price(pid: int, comm: str, runtime: str, sampler: HeapSampler) -
 
 
 def sampler_of(traced: TracedProcess) -> tuple[str, HeapSampler]:
-    """The runtime whose heap can be sampled, by its name. Raises TargetRefused without one."""
+    """The name of the runtime whose heap can be sampled, and its sampler.
+
+    Raises TargetRefused without one.
+    """
     for runtime in traced.runtimes:
         if isinstance(runtime, SampledRuntime):
             return runtime.name, runtime.sampler
@@ -114,7 +117,7 @@ def heap_sample(pid: int, comm: str, runtime: str, sampler: HeapSampler, seconds
 
 
 def _location(url: str, line: int) -> str | None:
-    """The file of a script and a line, as frames have them."""
+    """The file of a script and a line, in the form that frames use."""
     if not url:
         return None
     path = unquote(urlsplit(url).path) if url.startswith("file:") else url

@@ -1,4 +1,4 @@
-"""What crosses between the daemon and the child process that scans: a request, and sums by call site."""
+"""The messages between the daemon and the child process that scans: a request, and sums by call site."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class ScanRequest(Struct, frozen=True):
 
 
 class SiteSums(Struct, frozen=True):
-    """Bytes and blocks of one site by kind, in the order of analysis.reachability.KINDS.
+    """Bytes and blocks of one site by kind, in the order of reachability.KINDS.
 
-    `blocks` are (address, size, born_ns, tid, kind) of those listed, oldest first.
+    `blocks` are the listed ones as (address, size, born_ns, tid, kind), oldest first.
     """
 
     kind: int
@@ -48,7 +48,7 @@ class SiteSums(Struct, frozen=True):
 
 
 class ScanReply(Struct, frozen=True):
-    """The sums of all sites that have blocks of that age, and how the scan went.
+    """The sums of all sites with blocks of the requested age, and the conditions of the scan.
 
     In the ranges `dismissed`, words outside of blocks did not count as pointers; `heap_bytes` is the size of
     the memory read in that way.
@@ -104,7 +104,7 @@ def reply_of(
 def _sites(
     addresses: NDArray[np.uint64], blocks: NDArray[np.void], kinds: NDArray[np.uint8], limit: int
 ) -> list[SiteSums]:
-    # Numbers are sorted twenty times as fast as pairs of numbers are.
+    # Sorting numbers is twenty times as fast as sorting pairs of numbers.
     stack_ids, of_stack = np.unique(blocks["stack_id"], return_inverse=True)
     kind_count = int(blocks["kind"].max(initial=0)) + 1
     sites = of_stack * kind_count + blocks["kind"]

@@ -1,8 +1,8 @@
-"""A scan for lost blocks, in a child process, whose end returns all its memory.
+"""A scan for lost blocks, in a child process, which returns all its memory when it ends.
 
 Request and reply are `ScanRequest` and `ScanReply`. The child reads the table of live blocks before it stops
-the process, because that takes longer than most of what follows, and again at the end: blocks that came or
-went meanwhile count as roots, with their contents. If time allows, it also reads the table before the process
+the process, because that takes longer than most of the rest, and again at the end: blocks that came or went
+meanwhile count as roots, with their contents. If time allows, it also reads the table before the process
 continues. Then it knows which memory is outside of blocks: freed blocks point to nothing.
 
 Memory that does not fit into the time of the stop is read while the process runs; then everything is read a
@@ -45,18 +45,17 @@ __all__: list[str] = []
 
 # Long enough for a running operation to end.
 _BETWEEN_READINGS_S = 0.3
-# The tracing thread keeps the limit; should it ever fail to, the kernel ends this process this much later.
+# The tracing thread enforces the limit; if it fails, the kernel ends this process this much later.
 _WATCHDOG_S = 2.0
-# Resume the threads this much before the limit, so that the limit holds as seen from outside: they continue
-# one by one, and the tracing thread may have to wait for the interpreter's lock first
-# (sys.setswitchinterval).
+# Resume the threads this much before the limit, so the limit holds as seen from outside: they continue one by
+# one, and the tracing thread may first have to wait for the interpreter's lock (sys.setswitchinterval).
 _IN_TIME = 0.9
 _SWITCH_S = 0.0005
 _PR_SET_PDEATHSIG = 1
 
 
 class _Reading(Struct):
-    """What one reading of the memory has found."""
+    """The result of one reading of the memory."""
 
     kinds: NDArray[np.uint8]
     stopped_s: float
@@ -66,7 +65,7 @@ class _Reading(Struct):
 
 
 class _Live:
-    """The table of live blocks as it was at one moment, by address."""
+    """The table of live blocks at one moment, by address."""
 
     def __init__(self, map_fd: int) -> None:
         batches = [
@@ -79,11 +78,11 @@ class _Live:
         self.blocks = blocks[order]
 
     def changed_since(self, later: _Later) -> NDArray[np.bool_]:
-        """The blocks that are gone by then, or others at the same address."""
+        """The blocks that are gone later, or replaced by others at the same address."""
         changed = np.ones(len(self.addresses), bool)
         if not len(changed):
             return changed
-        # In order, so that neighbours are searched among neighbours, which are in the cache.
+        # In order, so neighbours are looked up together, which are in the cache.
         places = np.minimum(np.searchsorted(self.addresses, later.addresses), len(changed) - 1)
         same = self.addresses[places] == later.addresses
         same &= self.blocks["born_ns"][places] == later.born_ns
@@ -92,7 +91,7 @@ class _Live:
 
 
 class _Later:
-    """Which blocks there were at another moment, by address."""
+    """The blocks that exist at another moment, by address."""
 
     def __init__(self, map_fd: int) -> None:
         batches = [
@@ -108,7 +107,7 @@ class _Later:
 def _by_address(addresses: NDArray[np.uint64]) -> tuple[NDArray[np.intp], NDArray[np.uint64]]:
     """The order that sorts addresses, each once, and the addresses in it.
 
-    One that was moved in the table while that was read may have come twice.
+    A block that was moved within the table while it was read may occur twice.
     """
     order = np.argsort(addresses)
     ordered = addresses[order]
@@ -170,7 +169,7 @@ class _Scan:
         return later if held.is_holding else None
 
     def _is_moving_blocks(self, held: Held) -> bool:
-        """Whether a thread is in the midst of realloc: then its block is in no table, wherever it is."""
+        """Whether a thread is in the middle of realloc: its block is then in no table."""
         value_bytes = bpf.map_info(self._request.threads_fd).value_bytes
         for thread in held.registers:
             key = struct.pack("=Q", self._request.pid << 32 | thread.tid)
@@ -238,9 +237,9 @@ def _held(request: ScanRequest) -> Iterator[Held]:
 
 @contextmanager
 def _urgent() -> Iterator[None]:
-    """Get a high priority: the process must not stay stopped while this one waits for a processor.
+    """Raise the priority: the process must not stay stopped while this one waits for a processor.
 
-    Only for as long as it is held. Without CAP_SYS_NICE, or in a control group without real-time, as before.
+    Only while it is stopped. Does nothing without CAP_SYS_NICE, or in a control group without real-time.
     """
     policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
     try:

@@ -1,4 +1,4 @@
-"""Scans for lost blocks: asked of a child process, and its answer put into names."""
+"""Scans for lost blocks: run in a child process, and reported with names."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ __all__ = ["PendingScan", "ScanOptions", "reachable_sites", "scan_report"]
 _WORKER = "bpfleakd.queries.scan_worker"
 _TIMEOUT_S = 600.0
 _NS_PER_S = 1_000_000_000
-# Naming a call site takes a few milliseconds, and a list of thousands is of no use.
+# Naming a call site takes a few milliseconds, and nobody reads a list of thousands.
 _SITES_MAX = 1_000
 
-# What makes blocks unknown, which then hold others as if they were roots.
+# Losses that make blocks unknown; unknown memory holds other blocks as if it were a root.
 _BLOCKS_MISSED = ("live_full", "thread_full", "return_missed", "result_unreadable")
-# What makes it unknown where the heap is, and with them of which blocks it is.
+# Losses that make it unknown where the heap is, and which blocks it consists of.
 _HEAP_UNKNOWN = (*_BLOCKS_MISSED, "free_missed", "event_full", "unattended")
 # For other allocators it is unknown how much they add to the requested size, or allocate for themselves.
 _ALLOCATORS_UNDERSTOOD = {"glibc"}
 
 
 class ScanOptions(Struct, frozen=True):
-    """The request of `bpfleakctl scan`. At most `limit` lost blocks are listed, including suppressed ones."""
+    """The options of `bpfleakctl scan`. At most `limit` lost blocks are listed, including suppressed ones."""
 
     older_than_s: float
     stop: bool
@@ -61,7 +61,7 @@ class PendingScan:
     """A scan that is prepared in the tracing thread, and run in another one."""
 
     def __init__(self, view: ProcessView, options: ScanOptions, heap: Sequence[tuple[int, int]] = ()) -> None:
-        """`heap` is where the allocators have put blocks since the attach, and only they."""
+        """`heap` are the ranges in which only the allocators have put blocks since the attach."""
         traced = self.traced = view.traced
         self.options = options
         process = traced.attachment.process.id
@@ -99,7 +99,7 @@ class PendingScan:
         return ScanReply(**reply, sites=sites)
 
     def cancel(self) -> None:
-        """Let `run` end with KernelError, from another thread."""
+        """Make `run` end with KernelError, from another thread."""
         with self._lock:
             self._cancelled = True
             if self._child is not None:
@@ -109,7 +109,7 @@ class PendingScan:
 def scan_report(
     view: ProcessView, options: ScanOptions, reply: ScanReply, process: ProcessSummary
 ) -> ScanReport:
-    """The answer in names: sites that lose blocks, the worst first."""
+    """The result with names: sites that lose blocks, the worst first."""
     sums = {_key(site): _sums(site) for site in reply.sites}
     losing = sorted(
         (site for site in reply.sites if any(site.counts[1:])), key=lambda site: _badness(sums[_key(site)])
@@ -138,12 +138,12 @@ def scan_report(
 
 
 def reachable_sites(reply: ScanReply) -> dict[SiteKey, bool | None]:
-    """Whether the blocks of each site are reachable; sites without blocks of that age are left out."""
+    """Whether the blocks of each site are reachable, for sites with blocks of the requested age."""
     return {_key(site): is_reachable(_sums(site)) for site in reply.sites}
 
 
 def _knows_all_blocks(traced: TracedProcess) -> bool:
-    """Whether every block since the attach is in the table, so that memory outside of blocks is free."""
+    """Whether every block since the attach is in the table, so memory outside of blocks is free."""
     losses, probes = traced.losses, traced.attachment.allocator_functions
     return (
         not traced.counters.was_sampled
@@ -179,7 +179,7 @@ def _by_pattern(sites: Iterable[tuple[str | None, ReachabilitySums]]) -> dict[st
 
 
 def _badness(sums: ReachabilitySums) -> tuple[int, int]:
-    """What sites are sorted by, ascending."""
+    """The sort key of sites, ascending."""
     return -(sums.directly_lost_bytes + sums.indirectly_lost_bytes), -sums.possibly_lost_bytes
 
 

@@ -1,4 +1,4 @@
-"""Who allocates what stays alive in a managed heap: asked of the runtime in a thread, because that waits."""
+"""Samples the allocators of retained objects in a managed heap, in a thread because that waits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ __all__ = ["sampled_survivors", "survivor_sampler_of", "survivors_price"]
 
 
 def survivor_sampler_of(traced: TracedProcess) -> tuple[str, SurvivorSampler]:
-    """The runtime that can sample so, by its name. Raises TargetRefused without one."""
+    """The name of the runtime that can sample survivors, and its sampler.
+
+    Raises TargetRefused without one.
+    """
     for runtime in traced.runtimes:
         if isinstance(runtime, SurvivorsRuntime) and runtime.survivors is not None:
             return runtime.name, runtime.survivors
@@ -33,7 +36,7 @@ def survivor_sampler_of(traced: TracedProcess) -> tuple[str, SurvivorSampler]:
 
 
 def survivors_price(pid: int, comm: str, runtime: str, sampler: SurvivorSampler) -> SurvivorsPrice:
-    """What samples take."""
+    """The cost of samples."""
     return SurvivorsPrice(pid, comm, runtime, sampler.stops_s())
 
 
@@ -63,6 +66,6 @@ def _survivor(one: SampledSurvivor, samples: int) -> Survivor:
 
 
 def _blamed(stack: Sequence[SampledLine]) -> SampledLine | None:
-    """The innermost method of the program, else of its class library."""
+    """The innermost method of the program, or else of its class library."""
     own = (line for line in stack if is_own_method(Frame(line.method, None, None, None, 0, FrameKind.JIT)))
     return next(own, stack[0] if stack else None)

@@ -1,4 +1,4 @@
-"""Verdicts on traced processes, and which of their call sites are suppressed."""
+"""Computes verdicts on traced processes, and determines which call sites are suppressed."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = ["VerdictEngine"]
 
 log = structlog.get_logger()
 
-# A program that leaks everywhere need not fill the log.
+# Limits the log of a program that leaks everywhere.
 _LEAKS_ANNOUNCED = 20
 _ANNOUNCE_PAUSE_NS = 600_000_000_000
-# Sites that are named at a time to find those that are suppressed: a millisecond or so each.
+# Sites to name at a time in search of suppressed ones: about a millisecond each.
 _LOOKED_AT = 32
 # The rank of a leak (`SiteVerdicts.ranks`).
 _LEAKS, _GROWS = 2, 1
@@ -35,7 +35,7 @@ _RESOURCE_LOOKS_MAX = 2
 
 
 class VerdictEngine(TracingObserver):
-    """Computes verdicts from the tables, as often as they need it, and finds what is suppressed."""
+    """Computes verdicts from the tables when they are due, and finds suppressed sites."""
 
     def __init__(self, reporter: Reporter, traced_count: Callable[[], int]) -> None:
         """`traced_count` processes share the time that verdicts may take."""
@@ -55,7 +55,7 @@ class VerdictEngine(TracingObserver):
             self.announce(view)
 
     def evaluate(self, view: ProcessView) -> None:
-        """Compute the verdicts on the sites of a process; leaks that are new go to the log."""
+        """Compute the verdicts on the sites of a process; new leaks go to the log."""
         traced = view.traced
         self._settle_identities(view)
         table, charging = traced.table, traced.charging
@@ -73,7 +73,7 @@ class VerdictEngine(TracingObserver):
         self.announce(view)
 
     def announce(self, view: ProcessView) -> None:
-        """Tell of leaks that are new, as soon as they have names, or the process ends."""
+        """Log new leaks, as soon as they have names, or when the process ends."""
         traced = view.traced
         keys = traced.table.keys
         leaks = traced.suppressions.shown(np.array(traced.unannounced, np.intp)).tolist()
@@ -100,7 +100,7 @@ class VerdictEngine(TracingObserver):
 
     @staticmethod
     def _announce_goroutines(traced: TracedProcess) -> None:
-        """Leaks of goroutines that are new go to the log."""
+        """Log new leaks of goroutines."""
         for leak in traced.goroutines.new_leaks()[:_LEAKS_ANNOUNCED] if traced.goroutines is not None else ():
             comm = traced.attachment.process.comm
             log.warning(
@@ -109,14 +109,14 @@ class VerdictEngine(TracingObserver):
 
     @staticmethod
     def _announce_resources(traced: TracedProcess) -> None:
-        """Descriptors or threads that become ever more go to the log, once."""
+        """Log descriptors or threads whose number keeps growing, once."""
         for leak in traced.resources.new_leaks():
             comm = traced.attachment.process.comm
             log.warning(f"{leak.kind}.leak", pid=traced.pid, comm=comm, count=leak.count, reason=leak.reason)
 
     @staticmethod
     def process_verdict(traced: TracedProcess) -> ProcessVerdict:
-        """The verdict on a process, of the last verdicts on its sites and heap, under its limits now."""
+        """The verdict on a process, from the last verdicts on its sites and heap, under current limits."""
         limits = read_memory_limits(traced.pid)
         garbage_share = traced.go.garbage_share if traced.go is not None else 0.0
         known = traced.suppressions.rows
@@ -127,7 +127,7 @@ class VerdictEngine(TracingObserver):
 
     @staticmethod
     def _classify_heap(view: ProcessView) -> None:
-        """Make the verdict on the managed heap, and find the sites that commit it among those that grow."""
+        """Compute the verdict on the managed heap, and find the growing sites that commit it."""
         traced = view.traced
         before = traced.heap.heap
         traced.runtimes.judge_heap(view.clock_ns(), traced.verdicts.leak_after_s)
@@ -181,7 +181,7 @@ class VerdictEngine(TracingObserver):
 
     @staticmethod
     def _settle_identities(view: ProcessView) -> None:
-        """Find sites with the same names, and their blamed functions: some more at each evaluation."""
+        """Find sites with the same names, and their blamed functions: a few more at each evaluation."""
         view.learn_charging()
         table, charging = view.traced.table, view.traced.charging
         live_bytes = table.columns()[:, COUNTERS.index("live_bytes")]
@@ -197,9 +197,9 @@ class VerdictEngine(TracingObserver):
 
     @staticmethod
     def look_for_suppressed(view: ProcessView, rows: Iterable[int] = ()) -> bool:
-        """Find out which are suppressed: of these rows, of what leaks or grows, and of the largest sites.
+        """Determine which of these rows, of leaking or growing sites and of the largest are suppressed.
 
-        Returns whether there are some that were not known to be.
+        Returns whether there are newly found ones.
         """
         table, suppressions = view.traced.table, view.traced.suppressions
         used = suppressions.unknown(table.used_rows)

@@ -1,1 +1,1 @@
-"""Which processes to trace, when and how densely: policy, process events, automatic tracing, overhead."""
+"""Decides which processes to trace, when and how densely: policy, events, automatic tracing, overhead."""

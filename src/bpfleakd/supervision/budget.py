@@ -1,7 +1,7 @@
-"""What tracing may cost: its share of a core in each process, and which processes are traced less.
+"""The budget of tracing: its cost in each process, and which processes are traced less because of it.
 
-The load of a process is what it did since the last time, at the price of each: probe hits, and blocks
-that were recorded. It is the traced program that pays, in its own processor time.
+The load of a process is the number of its probe hits and recorded blocks since the last round, times the cost
+of each. The traced program pays it, in its own processor time.
 
 Rules:
   - A process that is over its budget in several successive rounds goes one level cheaper; far over it, at
@@ -31,28 +31,28 @@ K = TypeVar("K", bound=Hashable)
 _NS_PER_S = 1_000_000_000
 _ROUNDS_OVER = 3
 _FAR_OVER = 4.0
-# Exact recording costs about so much more than sampling: bench/results, a malloc+free pair.
+# Exact recording costs about this much more than sampling: bench/results, a malloc+free pair.
 _STEP_BACK_FACTOR = 3.0
 _SPARE = 0.5
 _CALM_S = 300.0
 _CALM_MAX_S = 7_200.0
 
 
-# For a machine that could not be measured: twice what was found on a slow one.
+# For a machine that could not be measured: twice the cost on a slow one.
 CONSERVATIVE_COST = ProbeCost(hit_ns=1_200.0, record_ns=2_000.0)
 
 
 class BudgetLimits(Struct, frozen=True):
-    """The most that tracing may take, in percent of a core: from one process, and from all together."""
+    """The maximum cost of tracing, in percent of a core: in one process, and in all together."""
 
     process_percent: float = 10.0
     host_percent: float = 25.0
 
 
 class Usage(Struct, frozen=True):
-    """Running totals of one process since it is traced. `is_exempt` from the limits: a user attached it.
+    """Running totals of one process since the attach. `is_exempt` from the limits: a user attached it.
 
-    `level` is the one that it has when it is seen first.
+    `level` is its level when it is first seen.
     """
 
     probe_hits: int
@@ -62,7 +62,7 @@ class Usage(Struct, frozen=True):
 
 
 class Change(Struct, Generic[K], frozen=True):
-    """A process to trace at another level; `reason` says why, with figures."""
+    """A process whose tracing level changes; `reason` says why, with figures."""
 
     key: K
     level: int
@@ -81,7 +81,10 @@ class _Account(Struct):
 
 
 class Budget(Generic[K]):
-    """The accounts of traced processes. Level 0 is as the policy says, the last of `levels` not at all."""
+    """The accounts of traced processes.
+
+    Level 0 is as the policy requires, the last of `levels` not at all.
+    """
 
     def __init__(self, limits: BudgetLimits, cost: ProbeCost, levels: int) -> None:
         self.cost = cost
@@ -97,21 +100,21 @@ class Budget(Generic[K]):
 
     @property
     def policy_percent(self) -> float:
-        """The load of those that the policy traces, which the host's budget is for."""
+        """The load of the processes that the policy traces, to which the host's budget applies."""
         return sum(one.load_percent for one in self._accounts.values() if not one.usage.is_exempt)
 
     def load_percent(self, key: K) -> float:
-        """The load of a process in the last round; 0 before the second, and if it is not known."""
+        """The load of a process in the last round; 0 before the second, and if it is unknown."""
         account = self._accounts.get(key)
         return account.load_percent if account else 0.0
 
     def level(self, key: K) -> int:
-        """The level of a process; 0 if it is not known."""
+        """The level of a process; 0 if it is unknown."""
         account = self._accounts.get(key)
         return account.level if account else 0
 
     def round(self, now_s: float, usages: Iterable[tuple[K, Usage]]) -> list[Change[K]]:
-        """Take the totals of all traced processes; return those that change. Absent ones are forgotten."""
+        """Update the totals of all traced processes; returns those that change. Absent ones are forgotten."""
         present = dict(usages)
         for key in self._accounts.keys() - present.keys():
             del self._accounts[key]

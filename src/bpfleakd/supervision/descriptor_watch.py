@@ -1,7 +1,7 @@
-"""The file descriptors of processes that are only watched: counted at each look, and judged as memory is.
+"""The file descriptors of watched processes: counted at each look, and judged like memory.
 
-A count takes 5 us; before Linux 6.2, where the directory is listed, more. What descriptors are is found out
-once, when they begin to grow, beside the tracing loop.
+A count takes 5 us; more before Linux 6.2, where the directory is listed. The kinds of descriptors are
+determined once, when their number begins to grow, outside of the tracing loop.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["DescriptorWatch"]
 
 log = structlog.get_logger()
 
-# A few more are not worth a word, however steadily they came.
+# A smaller increase is not worth a report, however steady.
 _GROWN_MIN = 10
 _SAMPLE_MAX = 100
 _JOBS_MAX = 1
@@ -46,7 +46,7 @@ class DescriptorWatch:
         self._background = Background("watched-descriptors", _JOBS_MAX)
 
     def look(self, process: ProcessId, now_s: float) -> bool:
-        """Count them; whether they grow."""
+        """Count the descriptors of a process; returns whether they grow."""
         count = self._count(process.pid)
         if count is None:
             return False
@@ -68,23 +68,23 @@ class DescriptorWatch:
         return True
 
     def forget(self, process: ProcessId) -> None:
-        """It has ended, or is watched no more."""
+        """Forget a process that has ended or is no longer watched."""
         self._watches.pop(process, None)
         self._growing.pop(process, None)
         self._uses.pop(process, None)
 
     def count(self, process: ProcessId) -> int | None:
-        """How many there were at the last look; None before it."""
+        """The number at the last look; None before the first."""
         watch = self._watches.get(process)
         return watch.bytes if watch is not None else None
 
     def growth_per_min(self, process: ProcessId) -> float:
-        """How fast they grow persistently; 0 if they do not."""
+        """The persistent growth per minute; 0 without growth."""
         growth = self._growing.get(process)
         return round(growth.bytes_per_s * 60, 1) if growth is not None else 0.0
 
     def reason(self, process: ProcessId) -> str:
-        """That they grow, in words; "" if they do not."""
+        """A sentence that they grow; "" if they do not."""
         if process not in self._growing:
             return ""
         words = f"file descriptors grow: {self.growth_per_min(process):,.0f}/min"

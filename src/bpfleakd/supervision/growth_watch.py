@@ -1,23 +1,23 @@
-"""Whether the memory of a process keeps growing: readings in, a verdict out, in bounded memory.
+"""Decides whether the memory of a process keeps growing, from readings, in bounded memory.
 
-Readings fall into stretches of time of equal length, of which only the lowest and the highest figure are
-kept: the latest eight are the window that is judged, eight more are what came before. There are three such
-windows, each longer than the last (5 minutes, 15 and 60 by default), so that a slow leak is found too.
+Time is divided into stretches of equal length, of which only the lowest and the highest reading are stored:
+the latest eight form the judged window, the eight before are its past. There are three such windows, each
+longer than the last (5 minutes, 15 and 60 by default), so that a slow leak is found too.
 
 A window shows growth if all of this holds:
 
   - Its floor rises, and its ceiling too: the test of Mann and Kendall over the lowest, and over the highest
     figures of the stretches. One rising flank after a collection of garbage has no rising floor.
   - Both rise all the way: in each step from quarter to quarter of the window by a tenth of the whole at
-    least. So neither one jump (a buffer, a cache that is filled within half a window) nor growth that has
-    stopped is growth, but many small steps are.
+    least. So neither one jump (a buffer, a cache that fills within half a window) nor growth that has stopped
+    counts, but many small steps do.
   - It rises by enough, in bytes and as a share of the process.
-  - It reaches what was not reached before the window: a heap that swings up to where it was has not grown.
+  - It exceeds the peak before the window: a heap that swings back up has not grown.
 
-A reading below where the window began ends it at once. A window with too few readings says nothing: the last
-verdict stands.
+A reading below the window's beginning ends the growth at once. A window with too few readings is not judged:
+the last verdict stands.
 
-What happens in the first seconds that a process is seen is its warm-up, and not counted.
+The first seconds after a process is first seen are its warm-up, and do not count.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ __all__ = ["GrowthOptions", "GrowthWatch", "WatchedGrowth"]
 _STRETCHES = 8
 # Window lengths as multiples of the shortest.
 _SCALES = (1, 3, 12)
-# The judged one, as many before it, and the unfinished one.
+# The judged window, as many stretches before it, and the unfinished one.
 _SLOTS = 2 * _STRETCHES + 1
-# Of one window: lowest and highest.
+# Per window: lowest and highest readings.
 _LEVEL = 2 * _SLOTS
 _QUARTER = _STRETCHES // 4
 _QUARTER_SHARE = 0.1
@@ -64,14 +64,14 @@ class GrowthOptions(Struct, frozen=True):
 
     @property
     def stretch_s(self) -> float:
-        """The length of a stretch of the shortest window: it needs a reading, or its window says nothing."""
+        """The length of a stretch of the shortest window, which needs a reading to be judged."""
         return self.window_s / _STRETCHES
 
 
 class WatchedGrowth(Struct, frozen=True):
     """Persistent growth: `bytes_per_s` is the median slope of the floor over the last `window_s`.
 
-    `from_bytes` is the floor that it began at.
+    `from_bytes` is the floor at its beginning.
     """
 
     bytes_per_s: float
@@ -88,7 +88,8 @@ class GrowthWatch:
         self._options = options
         self._warm_s = began_s + options.warmup_s
         self._bytes = 0
-        # Of each window the lowest of each stretch, the newest last; then the highest. numpy is slow here.
+        # Per window the lowest reading of each stretch, the newest last; then the highest. numpy is slow
+        # here.
         self._extremes = array("q", [_NO_READING]) * (len(_SCALES) * _LEVEL)
         self._numbers: list[int | None] = [None] * len(_SCALES)
         self._growths: list[WatchedGrowth | None] = [None] * len(_SCALES)
@@ -100,11 +101,11 @@ class GrowthWatch:
 
     @property
     def growth(self) -> WatchedGrowth | None:
-        """The growth in the shortest window that shows one; None: it does not grow."""
+        """The growth in the shortest window that shows any; None without growth."""
         return next(filter(None, self._growths), None)
 
     def add(self, now_s: float, anonymous_bytes: int) -> None:
-        """Add a reading; no earlier than the last."""
+        """Add a reading, not earlier than the last."""
         self._bytes = anonymous_bytes
         if now_s < self._warm_s:
             return
@@ -143,7 +144,7 @@ class GrowthWatch:
         if not floors:
             return None
         required = max(self._options.min_bytes, self._options.min_share * floors[0])
-        # Nearly all processes end here, nearly always: what follows costs a hundred times as much.
+        # Nearly all processes end here, nearly always: the rest costs a hundred times as much.
         if floors[-1] - floors[0] < required / 2:
             return None
         all_ceilings = self._judged(level, _HIGHEST)
@@ -175,13 +176,13 @@ class GrowthWatch:
 
 
 def _is_level(floors: Sequence[int], rise_min: float) -> bool:
-    """Whether there is no rise by so much since the first, or second; then there is no growth, either."""
+    """Whether there is no such rise since the first or second stretch, which rules out growth."""
     first = floors[0] if floors[0] != _NO_READING else floors[1]
     return first != _NO_READING and max(floors) - first < rise_min
 
 
 def _is_judgeable(floors: Sequence[int]) -> bool:
-    """Whether there are readings enough in these stretches; otherwise the last verdict stands."""
+    """Whether these stretches have enough readings; otherwise the last verdict stands."""
     missing = floors.count(_NO_READING)
     if missing == 0:
         return True
@@ -191,7 +192,7 @@ def _is_judgeable(floors: Sequence[int]) -> bool:
 
 
 def _rises_all_the_way(figures: Sequence[int], extreme: Callable[[Iterable[int]], int]) -> bool:
-    """Whether each quarter's extreme is higher than the last one's, by a tenth of the whole rise."""
+    """Whether each quarter's extreme exceeds the previous one's, by a tenth of the whole rise."""
     extremes = [
         extreme(figure for figure in quarter if figure != _NO_READING) for quarter in _quarters(figures)
     ]

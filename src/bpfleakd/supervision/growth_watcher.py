@@ -1,6 +1,6 @@
-"""Automatic tracing: every process lightly, and those that grow closely for a while.
+"""Automatic tracing: watches every process, and traces growing ones for a while.
 
-The supervisor knows the existing processes, and alone attaches and detaches. `GrowthWatcher` reads the memory
+The supervisor tracks the existing processes; only it attaches and detaches. `GrowthWatcher` reads the memory
 of processes that the policy assigns to it, judges their growth, and requests windows of tracing.
 
     supervisor ── add, remove ──────────────▶ watcher      a process came, went, or is not to be watched
@@ -9,7 +9,7 @@ of processes that the policy assigns to it, judges their growth, and requests wi
     supervisor ── opened, closed, failed ───▶ watcher      what came of it
     supervisor ── resumed ──────────────────▶ watcher      a window that an earlier daemon opened
 
-All of it happens in the one thread that traces. `step` takes milliseconds for 1,000 processes.
+All of it runs in the tracing thread. `step` takes milliseconds for 1,000 processes.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ __all__ = ["Action", "AutoOptions", "Close", "GrowthWatcher", "Open"]
 log = structlog.get_logger()
 
 _NS_PER_S = 1_000_000_000
-# 20 us each: a step stays quick, and 1,000 processes are read in one.
+# 20 us each: a step stays short, and covers 1,000 processes.
 _READINGS_A_STEP = 1_000
 _FASTEST = 10
-# Processes that are watched no more, whose last reading is remembered for a minute.
+# Processes that are no longer watched, whose last reading is kept for a minute.
 _GONE_MAX = 256
 _GONE_S = 60.0
-# A reading that differs by less than this part of the least growth that counts is not a change.
+# A reading that differs by less than this share of the least growth that counts is not a change.
 _CHANGE = 1 / 8
 
 
@@ -57,7 +57,7 @@ class Open(Struct, frozen=True):
 
 
 class Close(Struct, frozen=True):
-    """Detach before the window is over; nothing if it is closed."""
+    """Detach before the end of the window; does nothing if it is closed."""
 
     process: ProcessId
     reason: str
@@ -67,7 +67,7 @@ Action: TypeAlias = Open | Close
 
 
 class AutoOptions(Struct, frozen=True):
-    """How memory is watched: read every `interval_s`; a window of tracing is of `mode` and `window_s`."""
+    """How memory is watched: read every `interval_s`; a window of tracing has `mode` and `window_s`."""
 
     interval_s: float = 10.0
     mode: TracingMode = TracingMode.EXACT
@@ -82,11 +82,10 @@ class _Watched(Struct):
 
 
 class GrowthWatcher:
-    """Watches processes. `read` gives the memory of one, None if it has none; `descriptors` are counted, too.
+    """Watches processes.
 
-    It gets the last reading, 0 before the first.
-
-    A process is added with `watch` (it is never to be attached: no Open for it) or with `auto`.
+    `read` returns the memory of one, None if it has none, and receives the last reading, 0 before the first;
+    `descriptors` are counted, too. A process is added with `watch` (it is never attached to) or with `auto`.
     """
 
     def __init__(
@@ -111,7 +110,7 @@ class GrowthWatcher:
         self.noticed: Callable[[ProcessId, int], None] = lambda _process, _bytes: None
         self._now_s = 0.0
 
-    # The supervisor's side
+    # The supervisor's side.
 
     def add(self, process: ProcessId, decision: Decision) -> None:
         """Watch a process from the next step on, or apply a new decision."""
@@ -127,7 +126,7 @@ class GrowthWatcher:
             self._looks.forget(process)
 
     def remove(self, process: ProcessId) -> None:
-        """Forget a process, but for its last reading."""
+        """Forget a process, except for its last reading."""
         watched = self._watched.pop(process, None)
         if watched is not None and watched.watch is not None:
             self._gone[process.pid] = process, watched.watch.bytes, self._now_s
@@ -141,7 +140,7 @@ class GrowthWatcher:
         self._looks.forget(process)
 
     def step(self, now_ns: int) -> Sequence[Action]:
-        """Read the memory of those that are due; return which windows are wanted."""
+        """Read the memory of due processes; returns the wanted windows."""
         now_s = self._now_s = now_ns / _NS_PER_S
         for process in self._new:
             if process in self._watched:
@@ -154,23 +153,23 @@ class GrowthWatcher:
         return [*closing, *map(self._open, self._looks.wanted(now_s))]
 
     def opened(self, process: ProcessId, now_ns: int) -> None:
-        """The window is open."""
+        """Record that the window is open."""
         self._looks.opened(process)
 
     def resumed(self, process: ProcessId, began_ns: int, now_ns: int) -> int:
-        """A window is open that an earlier daemon opened; returns when it ends."""
+        """Record a window that an earlier daemon opened; returns when it ends."""
         self._looks.resumed(process, now_ns / _NS_PER_S)
         return began_ns + round(self._options.window_s * _NS_PER_S)
 
     def closed(self, process: ProcessId, now_ns: int) -> None:
-        """The window is over."""
+        """Record that the window is closed."""
         self._looks.closed(process, now_ns / _NS_PER_S)
 
     def failed(self, process: ProcessId, now_ns: int, reason: str, *, for_good: bool) -> None:
-        """The process could not be attached."""
+        """Record that the process could not be attached to."""
         self._looks.failed(process, now_ns / _NS_PER_S, reason, for_good=for_good)
 
-    # Questions
+    # Queries.
 
     def processes(self) -> tuple[WatchedProcess, ...]:
         """All watched processes, the fastest growers first, then the largest."""
@@ -178,7 +177,7 @@ class GrowthWatcher:
         return tuple(sorted(rows, key=lambda row: (-row.growth_bytes_per_s, -row.anonymous_bytes, row.pid)))
 
     def last_reading(self, pid: int) -> tuple[ProcessId, int] | None:
-        """The process that had this pid last, and its anonymous bytes; None if none was watched lately."""
+        """The last process with this pid, and its anonymous bytes; None if none was watched recently."""
         for known, watched in self._watched.items():
             if known.pid == pid and watched.watch is not None:
                 return known, watched.watch.bytes
@@ -187,7 +186,7 @@ class GrowthWatcher:
         return None if process is None or is_late else (process, anonymous_bytes)
 
     def summary(self) -> WatchSummary:
-        """All of them in figures, and some of the fastest growers."""
+        """The figures of all of them, and the fastest growers."""
         growing = sorted(self._growing, key=lambda process: -self._growing[process].bytes_per_s)
         return WatchSummary(
             watched=len(self._watched),
@@ -197,13 +196,13 @@ class GrowthWatcher:
             fastest=tuple(map(self._row, growing[:_FASTEST])),
         )
 
-    # Inside
+    # Internals.
 
     def _take_reading(self, process: ProcessId, watched: _Watched, now_s: float) -> None:
         watch = watched.watch
         anonymous_bytes = None if watch is None else self._read(process, watch.bytes)
         if anonymous_bytes is None or watch is None:
-            # It is ending: the supervisor will say so.
+            # It is ending, which the supervisor will notice.
             self._rounds.was_read(process, now_s, changed=False)
             return
         change_bytes = abs(anonymous_bytes - watch.bytes)

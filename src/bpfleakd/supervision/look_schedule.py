@@ -1,4 +1,4 @@
-"""Which growing processes get a window of tracing, when, and when again.
+"""Schedules the windows of tracing for growing processes.
 
 Rules:
   - At most `windows` are open at once; the fastest growers go first.
@@ -24,7 +24,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class LookOptions(Struct, frozen=True):
-    """How many windows at once, and how long it rests between them."""
+    """The maximum of simultaneous windows, and the pause between those of a process."""
 
     windows: int = 4
     pause_s: float = 300.0
@@ -33,7 +33,10 @@ class LookOptions(Struct, frozen=True):
 
 
 class Look(Struct):
-    """The state of a process. `next_look_s` is when it may get a window again; `reason` why it is refused."""
+    """The state of a process.
+
+    `next_look_s` is when it may get a window again; `reason` why it was refused.
+    """
 
     state: WatchState = WatchState.WATCHED
     bytes_per_s: float = 0.0
@@ -45,7 +48,7 @@ class Look(Struct):
 
 
 class LookSchedule(Generic[K]):
-    """The processes that grow, or did; all others are not in here."""
+    """The processes that grow or grew; all others are missing."""
 
     def __init__(self, options: LookOptions) -> None:
         self._options = options
@@ -53,24 +56,24 @@ class LookSchedule(Generic[K]):
         self.opened_total = 0
 
     def look(self, key: K) -> Look:
-        """Where a process stands; one that never grew is just watched."""
+        """The state of a process; WATCHED if it never grew."""
         return self._looks.get(key) or Look()
 
     def count(self, *states: WatchState) -> int:
-        """How many processes are in any of these states."""
+        """The number of processes in any of these states."""
         return sum(look.state in states for look in self._looks.values())
 
     def forget(self, key: K) -> None:
-        """It ended, or gets no more windows; ignored for an unknown process."""
+        """Forget a process that has ended or gets no more windows; ignores unknown ones."""
         self._looks.pop(key, None)
 
     def growing(self) -> list[tuple[K, Look]]:
-        """Those that grow, the fastest first."""
+        """The growing processes, the fastest first."""
         found = [pair for pair in self._looks.items() if pair[1].bytes_per_s > 0]
         return sorted(found, key=lambda pair: pair[1].bytes_per_s, reverse=True)
 
     def note(self, key: K, now_s: float, bytes_per_s: float) -> None:
-        """A verdict on its growth; 0: it does not grow."""
+        """Record the growth of a process; 0 without growth."""
         look = self._looks.get(key)
         if look is None:
             if bytes_per_s <= 0:
@@ -99,22 +102,22 @@ class LookSchedule(Generic[K]):
         return found
 
     def opened(self, key: K) -> None:
-        """The window that was wanted is open."""
+        """Record that the wanted window is open."""
         look = self._looks.get(key)
         if look is not None:
             look.windows += 1
             self.opened_total += 1
 
     def resumed(self, key: K, now_s: float) -> None:
-        """A window is open that was opened before anything was noted here."""
+        """Record a window that was opened before anything was recorded here."""
         self._looks[key] = Look(WatchState.WINDOW, windows=1, pause_s=self._options.pause_s, grew_s=now_s)
 
     def closed(self, key: K, now_s: float) -> None:
-        """The window is over: rest."""
+        """Record that the window is over: the process rests."""
         self._rest(key, now_s)
 
     def failed(self, key: K, now_s: float, reason: str, *, for_good: bool) -> None:
-        """It could not be attached."""
+        """Record that the process could not be attached to."""
         look = self._rest(key, now_s)
         if look is not None:
             look.reason = reason

@@ -1,4 +1,4 @@
-"""A process of this host as the supervisor knows it, and when to check it next."""
+"""The supervisor's data on a process of this host, and when to check it next."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bpfleakd.supervision.growth_watcher import Open
 
 __all__ = ["AT_ONCE", "Agenda", "ManagedProcess"]
 
-# When a window of tracing ends, whatever it has shown.
+# Stands for the end of a window of tracing, whatever it has shown.
 AT_ONCE = 0
 _FROM_THE_START = (TracingMode.EXACT, TracingMode.SAMPLED, TracingMode.INSIDE)
 
@@ -22,12 +22,10 @@ _FROM_THE_START = (TracingMode.EXACT, TracingMode.SAMPLED, TracingMode.INSIDE)
 class ManagedProcess:
     """A process. `manual_mode` is a user's request (OFF: to detach it), None without one.
 
-    `id` and `decision` are None until it was checked.
-
-    `inherited` is the rule that follows it from its parent; `watched` whether the watcher has it. Since it
-    began to execute what it does: `retries` counts attempts to attach, `reading_since_ns` is when the first
-    of them found that its files had to be read, `was_traced` whether one succeeded. `opening` is a window of
-    tracing that is wanted, `window_end_ns` the end of one that is open.
+    `id` and `decision` are None until the first check. `inherited` is the rule that it inherits from its
+    parent; `watched` whether the watcher has it. Since its last exec: `retries` counts attempts to attach,
+    `reading_since_ns` is when the first of them had to wait for its files, `was_traced` whether one
+    succeeded. `opening` is a wanted window of tracing, `window_end_ns` the end of an open one.
     """
 
     pid: int
@@ -47,25 +45,25 @@ class ManagedProcess:
 
     @property
     def manual(self) -> bool:
-        """Whether a user attached or detached it, and not the policy."""
+        """Whether a user, not the policy, attached or detached it."""
         return self.manual_mode is not None
 
     @property
     def mode(self) -> TracingMode:
-        """Its mode, by a user's request or by the policy."""
+        """Its mode, from a user's request or from the policy."""
         if self.manual_mode is not None:
             return self.manual_mode
         return self.decision.mode if self.decision else TracingMode.OFF
 
     @property
     def rule(self) -> str:
-        """What decided: MANUAL, "rule 2", "default", what excludes it, or "" while nothing has."""
+        """The origin of its mode: MANUAL, "rule 2", "default", what excludes it, or "" before a decision."""
         if self.manual:
             return MANUAL
         return self.decision.why if self.decision else ""
 
     def begin_anew(self) -> None:
-        """Forget what was decided: it executes another program."""
+        """Forget the decision: the process executes another program."""
         self.decision = None
         self.manual_mode = None
         self.retries = 0
@@ -82,13 +80,13 @@ class ManagedProcess:
 
     @property
     def missed_by(self) -> str:
-        """The rule that wanted it traced from its start, if it never was; "" if that is not so."""
+        """The rule that requires tracing it from its start, if it was never traced; else ""."""
         wanted = self.decision is not None and self.decision.mode in _FROM_THE_START
         return self.rule if wanted and not self.manual and not self.was_traced else ""
 
 
 class Agenda:
-    """Which process is due when: the last time set for it counts."""
+    """When each process is due: the last time set for it counts."""
 
     def __init__(self) -> None:
         self._due_ns: dict[int, int] = {}
@@ -100,18 +98,18 @@ class Agenda:
         heapq.heappush(self._heap, (due_ns, pid))
 
     def drop(self, pid: int) -> None:
-        """Be reminded of it no more."""
+        """Remove a process."""
         self._due_ns.pop(pid, None)
 
     def due(self, now_ns: int) -> Iterator[int]:
-        """Take what is due, the earliest first."""
+        """Yield and remove the due processes, the earliest first."""
         while (due_ns := self.next_ns()) is not None and due_ns <= now_ns:
             _due_ns, pid = heapq.heappop(self._heap)
             del self._due_ns[pid]
             yield pid
 
     def next_ns(self) -> int | None:
-        """When the next one is due."""
+        """The time of the next due process."""
         while self._heap and self._due_ns.get(self._heap[0][1]) != self._heap[0][0]:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None

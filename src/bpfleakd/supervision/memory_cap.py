@@ -1,7 +1,7 @@
-"""What the daemon does when it takes more memory than it may: figures in, a step out.
+"""What the daemon does when it exceeds its memory limit.
 
-First the caches are dropped, which costs time but no figures. If that is not enough, the largest process is
-detached, and after a while the next. Times come from any monotonic clock.
+First it drops the caches, which costs time but no figures. If that is not enough, it detaches the largest
+process, and after a while the next. Times come from any monotonic clock.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ __all__ = ["MemoryCap", "MemoryStep"]
 
 # Freed memory returns to the kernel within a few ticks.
 _SETTLE_S = 5.0
-# Caches that were dropped so lately cannot be what is too much.
+# Caches dropped more recently than this cannot be the cause.
 _CACHES_S = 60.0
 
 
 class MemoryStep(Enum):
-    """What to do now."""
+    """The next measure."""
 
     NOTHING = auto()
     DROP_CACHES = auto()
@@ -25,7 +25,7 @@ class MemoryStep(Enum):
 
 
 class MemoryCap:
-    """Watches over `limit_bytes` of resident memory."""
+    """Enforces a limit of `limit_bytes` on resident memory."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -33,7 +33,7 @@ class MemoryCap:
         self._shed_s = float("-inf")
 
     def step(self, now_s: float, resident_bytes: int) -> MemoryStep:
-        """What to do at this size; called again and again."""
+        """The measure for this size; call it again and again."""
         if resident_bytes <= self.limit_bytes or now_s < self._settled_s:
             return MemoryStep.NOTHING
         self._settled_s = now_s + _SETTLE_S

@@ -1,7 +1,7 @@
-"""The guard: tracing costs the traced no more than their budgets, the daemon takes no more than its memory.
+"""The guard: limits the cost of tracing for the traced processes, and the daemon's own memory.
 
-At each tick it takes the accounts (budget.py); what costs too much is recorded more sparsely, or detached.
-What a user attached is exempt from that, but not from the cap on memory.
+At each tick it updates the accounts (budget.py); processes that cost too much are recorded more sparsely, or
+detached. Manually attached processes are exempt from that, but not from the limit on memory.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _NS_PER_S = 1_000_000_000
 
 
 class OverheadGuard:
-    """Watches over all traced processes. Of `levels` ways to trace one the last is not to trace it.
+    """Guards all traced processes. The last of `levels` ways to trace one is not to trace it.
 
-    `resident_bytes` is the daemon's memory; `measure_price` is called once, when something is traced first,
-    and raises OSError or BpfleakdError where it is not possible.
+    `resident_bytes` returns the daemon's memory. `measure_price` is called once, at the first traced process,
+    and raises OSError or BpfleakdError if it fails.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class OverheadGuard:
         self._caches_dropped_total = 0
 
     def tick(self, now_ns: int) -> None:
-        """Take the accounts, and act on them."""
+        """Update the accounts, and act on them."""
         guarded = self._control.guarded()
         if guarded and not self._is_priced:
             self._price()
@@ -66,7 +66,7 @@ class OverheadGuard:
         self._keep_cap(now_ns, guarded)
 
     def annotated(self, rows: Iterable[ProcessRow]) -> tuple[ProcessRow, ...]:
-        """Rows of `ps`, with what tracing costs and why one is not traced as the policy says."""
+        """Rows of `ps`, with the cost of tracing, and why a process is not traced as the policy requires."""
         rows = tuple(rows)
         pids = {row.process.pid for row in rows}
         self._reasons = {pid: reason for pid, reason in self._reasons.items() if pid in pids}
@@ -80,7 +80,7 @@ class OverheadGuard:
         )
 
     def stats(self) -> GuardStats:
-        """What it found and did."""
+        """The costs, and the measures against them."""
         return GuardStats(
             hit_ns=self._budget.cost.hit_ns,
             record_ns=self._budget.cost.record_ns,

@@ -25,8 +25,8 @@ log = structlog.get_logger()
 _QUEUE_MAX = 65_536
 _RETRY_S = 30.0
 _READ_TIMEOUT_S = 0.5
-# Take in bursts by the hundred: a switch of threads costs ten times as much as an event. Processes that are
-# not traced from their start can wait, and most short processes begin and end within one batch.
+# Collect events in bursts of hundreds: a switch of threads costs ten times as much as an event. Processes
+# that need not be traced from their start can wait, and most short processes begin and end within one batch.
 _GATHER_S = 0.005
 _GATHER_WITHOUT_HURRY_S = 0.1
 _MANY = 256
@@ -41,7 +41,7 @@ class ProcessEventSource(Protocol):
 
 
 class ProcessEventFeed:
-    """Reads in a thread from `start` to `stop`; `wake` is called in it when the queue is no longer empty.
+    """Reads in a thread from `start` to `stop`, which calls `wake` when the queue is no longer empty.
 
     `subscribe` opens the events (None: never), `scan` returns the changes in /proc.
     """
@@ -66,7 +66,7 @@ class ProcessEventFeed:
         self._queue: list[ProcessEvent] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="process-events", daemon=True)
-        # Whether a process may have to be attached to when it starts.
+        # Whether a process may have to be attached to at its start.
         self.is_urgent = True
         self.source = "none"
         self.events_total = 0
@@ -83,13 +83,13 @@ class ProcessEventFeed:
             self._thread.join(_STOP_TIMEOUT_S)
 
     def take(self) -> list[ProcessEvent]:
-        """What was queued since the last time, oldest first. Nothing counts that is before a GAP."""
+        """The queued events since the last call, oldest first. Events before a GAP are obsolete."""
         with self._lock:
             taken, self._queue = self._queue, []
         return taken
 
     def put(self, events: Sequence[ProcessEvent]) -> None:
-        """Queue events, or one GAP in place of everything if they find no room."""
+        """Queue events, or one GAP in place of everything if there is no room."""
         if not events:
             return
         with self._lock:
@@ -111,7 +111,7 @@ class ProcessEventFeed:
             self._queue = [ProcessEvent(ProcessChange.GAP)]
         self._wake()
 
-    # In the thread
+    # In the thread.
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -122,7 +122,7 @@ class ProcessEventFeed:
                 else:
                     self._scan_for(self._retry_s)
             except Exception as error:
-                # Whatever it was, it must not end the only thread that notices processes.
+                # No error may end the only thread that notices processes.
                 log.warning("process-events.source-failed", source=self.source, reason=str(error))
                 self._stop.wait(self._scan_s)
             finally:

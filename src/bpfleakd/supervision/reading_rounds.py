@@ -1,4 +1,4 @@
-"""When to read the memory of each of many processes: often where it changes, seldom where it does not.
+"""Schedules the readings of many processes' memory: often if it changes, rarely if it does not.
 
 Readings are spread over time: processes that are added together do not become due together. Times come from
 any monotonic clock.
@@ -23,12 +23,12 @@ _GOLDEN = 0.618033988749895
 
 
 class ReadingRounds(Generic[K]):
-    """Which process to read when; `interval_s` is the time between readings of a process that changes."""
+    """When to read each process; `interval_s` is the time between readings of a changing process."""
 
     def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s
         self._intervals_s: dict[K, float] = {}
-        # (due, ticket, key); the entry that counts is the one with the key's ticket.
+        # (due, ticket, key); the valid entry is the one with the key's ticket.
         self._queue: list[tuple[float, int, K]] = []
         self._tickets: dict[K, int] = {}
         self._next_ticket = itertools.count()
@@ -37,12 +37,12 @@ class ReadingRounds(Generic[K]):
         return len(self._tickets)
 
     def add(self, key: K, now_s: float) -> None:
-        """Read it within the first interval, and then again and again. Adding it again starts over."""
+        """Schedule a process, first within one interval. Adding it again starts over."""
         self._intervals_s[key] = self._interval_s
         self._schedule(key, now_s, spread=True)
 
     def remove(self, key: K) -> None:
-        """Read it no more; nothing if it is not known."""
+        """Remove a process; ignores unknown ones."""
         self._tickets.pop(key, None)
         self._intervals_s.pop(key, None)
         if len(self._queue) > 2 * len(self._tickets) + 16:
@@ -50,7 +50,7 @@ class ReadingRounds(Generic[K]):
             heapq.heapify(self._queue)
 
     def due(self, now_s: float, limit: int) -> list[K]:
-        """At most `limit` that are due, the most overdue first. Each is due again after `was_read`."""
+        """At most `limit` due processes, the most overdue first. Each is due again after `was_read`."""
         found: list[K] = []
         while self._queue and self._queue[0][0] <= now_s and len(found) < limit:
             _due_s, ticket, key = heapq.heappop(self._queue)
@@ -59,7 +59,10 @@ class ReadingRounds(Generic[K]):
         return found
 
     def was_read(self, key: K, now_s: float, *, changed: bool) -> None:
-        """It was read: soon again if it has `changed`, else later than the last time. Nothing if unknown."""
+        """Schedule the next reading: soon if it `changed`, else later than last time.
+
+        Ignores unknown ones.
+        """
         if key not in self._tickets:
             return
         slower_s = min(self._intervals_s[key] * _SLOWER, self._interval_s * _SLOWEST)

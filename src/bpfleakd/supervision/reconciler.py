@@ -1,4 +1,4 @@
-"""What was decided is done: attach, release, watch, open a window of tracing and close it.
+"""Carries out decisions: attaches, releases, watches, opens and closes windows of tracing.
 
 A refusal stands until the process executes another program or another rule decides: nothing is tried twice.
 Temporary obstacles (no allocator mapped yet, no room) are tried again.
@@ -27,9 +27,9 @@ __all__ = ["Reconciler"]
 log = structlog.get_logger()
 
 _MS = 1_000_000
-# The dynamic linker takes a millisecond or two after exec to map the C library, and more on a busy machine.
+# The dynamic linker takes a millisecond or two after exec to map the C library, more on a busy machine.
 _RETRIES_NS = tuple(ms * _MS for ms in (2, 3, 5, 10, 20, 50, 100, 200, 500))
-# After so long a window begins without its unwind tables, and after so much longer it does not.
+# After this time a window starts without its unwind tables; after twice this time it does not start.
 _TABLES_LIMIT_NS = 5_000 * _MS
 _FILES_LIMIT_NS = 60_000 * _MS
 # A window of tracing with too few figures continues for this long, and is checked again.
@@ -39,9 +39,9 @@ _WATCHING = (TracingMode.WATCH, TracingMode.AUTO)
 
 
 class Reconciler:
-    """Acts on processes; `follow` is called again for one whose state should be checked, by the agenda.
+    """Acts on processes; the agenda calls `follow` again for those whose state should be checked.
 
-    At most `traced_max` processes are traced at once by the policy.
+    The policy traces at most `traced_max` processes at once.
     """
 
     def __init__(self, tracer: Tracer, watcher: GrowthWatcher, agenda: Agenda, traced_max: int) -> None:
@@ -54,7 +54,7 @@ class Reconciler:
         self.refused_total: Counter[str] = Counter()
 
     def follow(self, process: ManagedProcess, decision: Decision, now_ns: int) -> bool:
-        """Do what was decided; whether that took long."""
+        """Carry out the decision; returns whether that took long."""
         if decision.mode in _WATCHING:
             return self._watch(process, decision, now_ns)
         self.watch_no_more(process)
@@ -111,7 +111,7 @@ class Reconciler:
         self._agenda.set(process.pid, process.window_end_ns)
 
     def _keep_window(self, process: ManagedProcess, id: ProcessId, now_ns: int) -> bool:
-        """Close a window of tracing if it is over; whether that took long."""
+        """Close a window of tracing if it is over; returns whether that took long."""
         assert process.window_end_ns is not None
         if now_ns < process.window_end_ns:
             self._agenda.set(process.pid, process.window_end_ns)
@@ -127,7 +127,7 @@ class Reconciler:
         return released
 
     def watch_no_more(self, process: ManagedProcess) -> None:
-        """Take the process from the watcher, and with it the wish for a window."""
+        """Remove the process from the watcher, and any wanted window."""
         process.opening = None
         process.window_end_ns = None
         if process.watched and process.id is not None:
@@ -157,7 +157,7 @@ class Reconciler:
     def _attach(
         self, process: ManagedProcess, mode: TracingMode, now_ns: int, wait: AttachWait = IMPATIENT
     ) -> bool:
-        """Attach, or say why not; whether it was possible."""
+        """Attach, or record why not; returns whether it succeeded."""
         assert process.decision is not None
         uid = effective_uid(process.pid)
         if now_ns < (until_ns := self._wasted.until_ns(uid)):
@@ -179,7 +179,7 @@ class Reconciler:
             if isinstance(error, errors.NoSuchProcess):
                 took_ns = time.monotonic_ns() - began_ns
                 self._wasted.note(uid, now_ns, now_ns + took_ns, wasted=True)
-            # Not yet: the dynamic linker is at work, or it is just now executing something.
+            # Not yet: the dynamic linker is at work, or the process is just calling exec.
             if process.retries < len(_RETRIES_NS):
                 self._agenda.set(process.pid, now_ns + _RETRIES_NS[process.retries])
                 process.retries += 1
@@ -195,7 +195,7 @@ class Reconciler:
             self._refused(process, error)
             return False
         except Exception:
-            # A bug of ours, or what the target did to us: the others are traced on.
+            # A bug, or an attack by the target: the other processes continue.
             log.exception("process.attach-failed", pid=process.pid, comm=process.comm)
             self._refused(process, errors.BpfleakdError("an error in bpfleakd: details are in its log"))
             return False
@@ -206,12 +206,12 @@ class Reconciler:
         return True
 
     def _patience(self, process: ManagedProcess, now_ns: int) -> AttachWait:
-        """A window need not begin at once: its unwind tables are waited for, but not for ever."""
+        """A window may start late: it waits for its unwind tables, but not for ever."""
         began_ns = process.reading_since_ns
         return PATIENT if began_ns is None or now_ns - began_ns < _TABLES_LIMIT_NS else IMPATIENT
 
     def _try_again(self, process: ManagedProcess, error: errors.NotYet, now_ns: int) -> None:
-        """Its files are being read; the longer that takes, the later the next attempt."""
+        """Try again later, since its files are being read; the longer that takes, the later."""
         if process.reading_since_ns is None:
             process.reading_since_ns = now_ns
         waited_ns = now_ns - process.reading_since_ns

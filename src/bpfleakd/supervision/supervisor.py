@@ -1,4 +1,4 @@
-"""The supervisor: which process is traced when, from the lives of all processes and the policy.
+"""The supervisor: decides which process is traced when, from process events and the policy.
 
 Rules:
   - A process is identified by pid and start time. Events only say that something happened to a pid: the
@@ -7,8 +7,7 @@ Rules:
   - The newest state wins. A check is delayed a little, and processes that have ended by then are dropped: a
     burst of short processes costs a dictionary entry each.
   - Only `work` attaches and detaches, and one process at a time, so that requests get their turn in between.
-  - Manual attach and detach override the policy: attached, until exec or the end; detached, until the
-    end.
+  - Manual attach and detach override the policy: attached, until exec or the end; detached, until the end.
 """
 
 from __future__ import annotations
@@ -34,22 +33,22 @@ __all__ = ["Processes", "Supervisor"]
 
 _MS = 1_000_000
 
-# Most forks are followed by exec, which starts this over; from there, the dynamic linker takes a millisecond
-# or two to map the C library.
+# Most forks are followed by exec, which starts over; then the dynamic linker takes a millisecond or two to
+# map the C library.
 _AFTER_FORK_NS = 20 * _MS
 _AFTER_EXEC_NS = 2 * _MS
 
-# Some 10 ms.
+# Takes about 10 ms.
 _LOOKS_AT_ONCE = 64
 
-# The delay after an unnoticed loss of events: of processes that came, went or changed their name; and, every
-# tenth time, of changes without any event, such as another cgroup.
+# The delay after an unnoticed loss of events: of starts, ends and new names; and, every tenth time, of
+# changes without any event, such as another cgroup.
 _RESCAN_NS = 60_000 * _MS
 _LOOK_AT_ALL_EVERY = 10
 
 
 class Processes(Protocol):
-    """What there is in /proc."""
+    """The processes in /proc."""
 
     def all(self) -> Sequence[ProcessStat]: ...
     def stat(self, pid: int) -> ProcessStat | None: ...
@@ -57,7 +56,7 @@ class Processes(Protocol):
 
 
 class Supervisor:
-    """Decides and acts. `events` takes what happened since the last time; times are CLOCK_MONOTONIC."""
+    """Decides and acts. `events` returns the events since the last call; times are CLOCK_MONOTONIC."""
 
     def __init__(
         self,
@@ -84,10 +83,10 @@ class Supervisor:
         self.short_lived_total = 0
         self.missed_total: Counter[str] = Counter()
 
-    # What happens
+    # Events and ticks.
 
     def work(self, now_ns: int) -> int | None:
-        """Take in what happened and do what is due, up to one attach or detach; returns when more is due."""
+        """Process events and due checks, up to one attach or detach; returns when more is due."""
         self._take_in(now_ns)
         for pid in islice(self._agenda.due(now_ns), _LOOKS_AT_ONCE):
             if self._look(pid, now_ns):
@@ -95,7 +94,7 @@ class Supervisor:
         return self._agenda.next_ns()
 
     def tick(self, now_ns: int) -> None:
-        """Notice what the tracer noticed, and let the watcher look."""
+        """Process what the tracer noticed, and let the watcher read."""
         if now_ns - self._rescanned_ns >= _RESCAN_NS:
             self._rescan(now_ns, at_all=self.rescans_total % _LOOK_AT_ALL_EVERY == 0)
         for process in list(self._known.values()):
@@ -121,7 +120,7 @@ class Supervisor:
         self._rescan(now_ns, at_all=True)
 
     def _rescan(self, now_ns: int, *, at_all: bool) -> None:
-        """Look `at_all` processes, or only at those that are not as they were."""
+        """Check `at_all` processes, or only those that have changed."""
         self.rescans_total += 1
         self._rescanned_ns = now_ns
         stats = self._processes.all()
@@ -140,9 +139,9 @@ class Supervisor:
         self.rescan(now_ns)
 
     def adopt(self, began_ns: Mapping[int, int], now_ns: int) -> None:
-        """Adopt processes that are traced already, from an earlier daemon, by pid since when.
+        """Adopt the processes that an earlier daemon traced; `began_ns` is when each was attached, by pid.
 
-        Manually attached ones stay manual. A window of automatic tracing ends when it would have ended.
+        Manually attached ones stay manual. A window of automatic tracing keeps its end.
         """
         for pid, since_ns in began_ns.items():
             stat = self._processes.stat(pid)
@@ -159,7 +158,7 @@ class Supervisor:
             if not process.manual and decision.mode is TracingMode.AUTO:
                 self._reconciler.resume_window(process, decision, since_ns, now_ns)
 
-    # Requests of a user
+    # Requests of a user.
 
     def attach(
         self,
@@ -170,7 +169,7 @@ class Supervisor:
         *,
         enable_profile: bool = False,
     ) -> TracedProcess:
-        """Trace a process because a user requested it. Raises what Tracer.start raises."""
+        """Trace a process at a user's request. Raises the errors of Tracer.start."""
         self._tracer.still_traced(pid)
         request = TracingRequest(mode, MANUAL, enable_profile=enable_profile)
         traced = self._tracer.start(pid, request, wait=wait)
@@ -199,9 +198,9 @@ class Supervisor:
         return traced
 
     def evict(self, pid: int, reason: str, now_ns: int) -> None:
-        """Stop tracing a process that takes too much, and keep its report.
+        """Stop tracing a process that costs too much, and keep its report.
 
-        A window is closed; another process is not attached to again before it executes something else.
+        A window is closed; any other process is not attached to again before its next exec.
         """
         process = self._known.get(pid)
         if process is not None and process.window_end_ns is not None:
@@ -213,7 +212,7 @@ class Supervisor:
         if process is not None:
             process.be(SupervisionState.REFUSED, reason)
 
-    # Questions
+    # Queries.
 
     def is_manual(self, pid: int) -> bool:
         """Whether a user attached the process."""
@@ -234,13 +233,13 @@ class Supervisor:
         """How many processes could not be traced, by error code."""
         return dict(self._reconciler.refused_total)
 
-    # Events
+    # Events.
 
     def _take_in(self, now_ns: int) -> None:
         events = list(self._events())
         gaps = [index for index, event in enumerate(events) if event.change is ProcessChange.GAP]
         if gaps:
-            # A check of everything makes the remaining events superfluous.
+            # A check of everything makes the remaining events obsolete.
             self.rescan(now_ns)
             events = events[gaps[-1] + 1 :]
         for event in events:
@@ -250,7 +249,7 @@ class Supervisor:
         pid = event.pid
         begins = event.change in (ProcessChange.FORK, ProcessChange.EXEC)
         if begins and self._tracer.request_of(pid) is not None and self._tracer.is_unchanged(pid):
-            return  # It was attached to since.
+            return  # it has been attached to since
         if event.change is ProcessChange.EXIT:
             self._exited(pid, now_ns)
         elif event.change is ProcessChange.FORK:
@@ -282,7 +281,7 @@ class Supervisor:
             return
         self._reconciler.watch_no_more(process)
         if self._tracer.request_of(pid) is not None:
-            # Its last report takes a moment; and it lives on if it was only its first thread that ended.
+            # Its last report takes a moment; and it still runs if only its first thread has ended.
             self._agenda.set(pid, now_ns)
             return
         self._forget(process)
@@ -294,10 +293,10 @@ class Supervisor:
         del self._known[process.pid]
         self._agenda.drop(process.pid)
 
-    # A look at one process
+    # Checks of one process.
 
     def _look(self, pid: int, now_ns: int) -> bool:
-        """Bring one process into the state that it should be in; whether that took long."""
+        """Bring one process into its decided state; returns whether that took long."""
         process = self._known.get(pid)
         if process is None:
             return False
@@ -305,7 +304,7 @@ class Supervisor:
         stat = self._processes.stat(pid)
         if stat is None:
             if self._tracer.request_of(pid) is not None:
-                return ended  # threads of it are left
+                return ended  # it still has threads
             self._reconciler.watch_no_more(process)
             self._forget(process)
             return ended
@@ -317,14 +316,14 @@ class Supervisor:
             return ended
         decision = self._decide(process, stat)
         if process.decision is not None and process.decision != decision:
-            # What was refused under another rule may be possible under this one.
+            # A refusal under another rule need not hold under this one.
             process.retries = 0
             process.be(SupervisionState.DECIDING)
         process.decision = decision
         return self._reconciler.follow(process, decision, now_ns) or ended
 
     def _identified(self, process: ManagedProcess, stat: ProcessStat) -> ManagedProcess:
-        """The process, or another one if its pid was reused."""
+        """The process, or a new one if its pid was reused."""
         if process.id is not None and process.id != stat.id:
             self._reconciler.watch_no_more(process)
             self._forget(process)

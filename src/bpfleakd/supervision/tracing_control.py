@@ -1,4 +1,4 @@
-"""What the guard may do to tracing: the supervisor and the tracer, as it sees them."""
+"""The guard's interface to tracing: to the supervisor and the tracer."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from bpfleakd.tracing.tracer import Tracer
 
 __all__ = ["LEVELS", "Guarded", "TracingControl"]
 
-# As the policy says, sampled, sampled more sparsely, and not traced at all.
+# As the policy requires, sampled, sampled more sparsely, and not traced at all.
 LEVELS = 4
 
 
 class Guarded(Struct, frozen=True):
-    """A traced process as the guard sees it; `sites` is what the daemon has to remember of it."""
+    """The guard's data on a traced process; `sites` is the number of call sites in the daemon's memory."""
 
     pid: int
     usage: Usage
@@ -28,7 +28,7 @@ class Guarded(Struct, frozen=True):
 
 
 class TracingControl:
-    """Measures, limits and ends the tracing of processes. `caches` drop further caches than the tracer's."""
+    """Measures, limits and ends the tracing of processes. `caches` drop caches other than the tracer's."""
 
     def __init__(self, tracer: Tracer, supervisor: Supervisor, caches: Sequence[Callable[[], None]]) -> None:
         self._tracer = tracer
@@ -48,15 +48,15 @@ class TracingControl:
         return Usage(counters.probe_hits, counters.recorded, is_exempt, traced.request.level)
 
     def set_level(self, pid: int, level: int, reason: str) -> None:
-        """Record fewer blocks of a process the higher the level, for this reason; 0 is as the policy says."""
+        """Record fewer blocks of a process the higher the level; 0 is as the policy requires."""
         self._tracer.set_level(pid, level, reason)
 
     def evict(self, pid: int, reason: str, now_ns: int) -> None:
-        """Stop tracing a process, keep its report, and do not begin again without being asked."""
+        """Stop tracing a process, keep its report, and start again only on request."""
         self._supervisor.evict(pid, reason, now_ns)
 
     def drop_caches(self) -> None:
-        """Drop names, old reports and symbols, and give the memory back."""
+        """Drop names, old reports and symbols, and return the memory to the kernel."""
         self._tracer.drop_caches()
         for drop in self._caches:
             drop()

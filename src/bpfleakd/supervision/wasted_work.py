@@ -1,10 +1,11 @@
-"""Attaches that were for nothing, since the process ended or executed something meanwhile, by user.
+"""Wasted attaches by user: the process ended or called exec before tracing was of use.
 
 A user whose processes come and go faster than they can be attached to takes the tracing loop's time from all
-others, a grace period of the kernel with each attach. Rules:
+others, with a grace period of the kernel for each attach. Rules:
 
-- After an attach that was for nothing the processes of that user wait `FACTOR` times as long as it took.
-- Nobody waits longer than `PAUSE_MAX_NS`; an attach that was for something ends the pause.
+- After a wasted attach, the processes of that user wait for `FACTOR` times its duration.
+
+- No wait is longer than `PAUSE_MAX_NS`; a successful attach ends it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _USERS_MAX = 1024
 
 
 class WastedWork:
-    """Until when the processes of users wait, by uid. Times are in ns, of one clock."""
+    """The ends of users' waits, by uid. Times are in ns, of one clock."""
 
     def __init__(self) -> None:
         self._until_ns: OrderedDict[int, int] = OrderedDict()
@@ -29,7 +30,7 @@ class WastedWork:
         return 0 if uid is None else self._until_ns.get(uid, 0)
 
     def note(self, uid: int | None, began_ns: int, ended_ns: int, *, wasted: bool) -> None:
-        """An attach to a process of that user took so long."""
+        """Record the duration of an attach to a process of that user."""
         if uid is None:
             return
         self._until_ns.pop(uid, None)

@@ -1,4 +1,4 @@
-"""Files of suppressions: those that come with bpfleakd, and those that the configuration names."""
+"""Files of suppressions: those of bpfleakd, and those that the configuration names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DEFAULTS = "defaults.supp"
 
 
 def read_suppressions(paths: Iterable[Path]) -> Suppressions:
-    """Return the patterns of our own file and of others. Raises ConfigError."""
+    """Read the patterns of bpfleakd's own file and of others. Raises ConfigError."""
     defaults = files(__name__).joinpath(_DEFAULTS).read_text(encoding="utf-8")
     return parse_suppressions(defaults, _DEFAULTS).joined(map(_read, paths))
 
