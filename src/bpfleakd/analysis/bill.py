@@ -87,11 +87,12 @@ class UnreadHeap(Struct, frozen=True):
 class GoHeap(Struct, frozen=True):
     """Go's heap, and the part that the last collection left alive, from its profile; None: unknown.
 
-    `resident_bytes` are in memory or swapped out.
+    `resident_bytes` are in memory or swapped out. `is_alone`: the program has no other allocator.
     """
 
     resident_bytes: int
     live_bytes: int | None
+    is_alone: bool = False
 
 
 def bill(
@@ -129,7 +130,10 @@ def bill(
         notes[_AREA_LINES[area.kind]] = (
             f"{human_bytes(area.used_bytes)} of {human_bytes(area.committed_bytes)} in use"
         )
-    if managed is not None and managed.live_bytes is not None:
+    if managed is not None and managed.live_bytes is not None and managed.is_read:
+        # Of Python: arenas since the attach are known, those from before it by the objects in all of them.
+        _move(sums, BillKind.MMAP, BillKind.PYTHON, max(0, managed.live_bytes - sums[BillKind.PYTHON]))
+    elif managed is not None and managed.live_bytes is not None:
         _move(sums, BillKind.MMAP, BillKind.MANAGED_LIVE, managed.live_bytes)
         committed = sum(
             part.figures.resident_bytes + part.figures.swap_bytes
@@ -141,6 +145,8 @@ def bill(
     if go is not None and go.live_bytes is not None:
         notes[BillKind.MANAGED_LIVE] = "Go's heap as of its last collection, estimated from its heap profile"
         notes[BillKind.MANAGED_FREE] = "garbage, free spans and stacks in Go's heap"
+        if go.is_alone:
+            notes[BillKind.MMAP] = "including the tables of Go's runtime"
     elif go is not None and go.resident_bytes:
         notes[BillKind.HEAP_LIVE] = _NO_PROFILE
     if unread is not None:
@@ -194,6 +200,9 @@ def _move_go(sums: dict[BillKind, int], go: GoHeap) -> int:
         _move(sums, source, BillKind.MANAGED_FREE, moved_bytes)
         left_bytes -= moved_bytes
     _move(sums, BillKind.MANAGED_FREE, BillKind.MANAGED_LIVE, go.live_bytes)
+    if go.is_alone:
+        # What the runtime has mapped for itself: before the attach or since, that is the same.
+        _move(sums, BillKind.HEAP_LIVE, BillKind.MMAP, sums[BillKind.HEAP_LIVE])
     return sums[BillKind.MANAGED_LIVE]
 
 

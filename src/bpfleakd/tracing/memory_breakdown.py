@@ -54,10 +54,14 @@ _CHUNKS_AT_ATTACH = 20_000
 
 
 class FirstBill(Struct, frozen=True):
-    """The bill that growth is counted from, and its age at the attach."""
+    """The bill that growth is counted from, and how long after the attach it was made.
+
+    `is_read`: the object heap was read for it.
+    """
 
     attached_s: float
     lines: tuple[BillLine, ...]
+    is_read: bool = False
 
 
 class FirstContainerBill(Struct, frozen=True):
@@ -219,8 +223,9 @@ class MemoryBreakdown:
         """The current bill, with the growth since the first one that it can be compared with."""
         first = process.first_bill
         lines = bill(parts, books, managed, unread=unread, go=go)
-        if first is None or not is_comparable(first.lines, lines):
-            process.first_bill = FirstBill(attached_s, lines)
+        is_read = managed is not None and managed.is_read
+        if first is None or is_read > first.is_read or not is_comparable(first.lines, lines):
+            process.first_bill = FirstBill(attached_s, lines, is_read)
             return lines
         return bill(parts, books, managed, first.lines, attached_s - first.attached_s, unread, go)
 
@@ -314,7 +319,8 @@ def _go_heap(smaps: Smaps, go: GoProfile | None) -> GoHeap | None:
     if go is None:
         return None
     gos = (usage for usage in smaps.usages if is_gos_memory(usage.mapping))
-    return GoHeap(sum(usage.resident_bytes + usage.swap_bytes for usage in gos), go.live_bytes)
+    resident_bytes = sum(usage.resident_bytes + usage.swap_bytes for usage in gos)
+    return GoHeap(resident_bytes, go.live_bytes, go.is_alone)
 
 
 def _books_of(heap: TcmallocHeap) -> AllocatorBooks:

@@ -179,3 +179,26 @@ def test_a_heap_of_go_that_nobody_is_known_to_have_mapped():
     assert BillKind.HEAP_LIVE not in lines
     assert lines[BillKind.MANAGED_LIVE].bytes == 50 * MIB
     assert lines[BillKind.MANAGED_FREE].bytes == 110 * MIB
+
+
+def test_python_memory_stands_in_one_line():
+    """Arenas from before the attach do not change the line when more of the heap lies in later ones."""
+    found = []
+    for since_attach in (0, 6, 12):
+        parts = [part(MemoryUse.MMAP, 40), part(MemoryUse.MMAP, since_attach, AllocationKind.PYTHON)]
+        heap = replace(MANAGED, runtime="CPython", is_read=True, live_bytes=(30 + since_attach) * MIB)
+        found.append({line.kind: line.bytes // MIB for line in bill(parts, None, heap)})
+
+    assert found == [{BillKind.PYTHON: 30 + more, BillKind.MMAP: 10} for more in (0, 6, 12)]
+
+
+def test_tables_of_go_are_no_live_blocks():
+    """What Go's runtime maps for itself is the same, mapped before the attach or since."""
+    for before in (0, 3, 9):
+        parts = [part(MemoryUse.HEAP, 49 - before), part(MemoryUse.MMAP, 11 + before)]
+        lines = bill(parts, None, None, go=GoHeap(40 * MIB, 25 * MIB, is_alone=True))
+        assert {line.kind: line.bytes // MIB for line in lines} == {
+            BillKind.MANAGED_LIVE: 25,
+            BillKind.MANAGED_FREE: 15,
+            BillKind.MMAP: 20,
+        }

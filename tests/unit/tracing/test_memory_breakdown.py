@@ -195,7 +195,7 @@ sys.stdin.readline()
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert int(process.stdout.readline()) == 0xC000000000
-        go = SimpleNamespace(live_bytes=23 * PAGE)
+        go = SimpleNamespace(live_bytes=23 * PAGE, is_alone=False)
         lines, _container = MemoryBreakdown().quick_bill(process.pid, go=go)
         process.kill()
     bill = {line.kind: line.bytes for line in lines}

@@ -96,6 +96,7 @@ class GoProfile:
         self._pacing = self._pacer.read() if self._pacer is not None else None
         self._weights = SampleWeights()
         self._misses_c = not sees_c and program.calls_c
+        self.is_alone = not sees_c and not program.calls_c
         self._cycle: int | None = None
         self._collections = self._told = 0
         self._began_ns = self._collected_ns = clock_ns()
