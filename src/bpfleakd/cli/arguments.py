@@ -48,10 +48,24 @@ def add_no_suppressions(parser: argparse.ArgumentParser) -> None:
 
 
 def add_process(
-    parser: argparse.ArgumentParser, *, required: bool = True, what: str = "a traced process"
+    parser: argparse.ArgumentParser,
+    *,
+    required: bool = True,
+    what: str = "a traced process, or the only one of that name",
+    by_name: bool = True,
 ) -> None:
-    """Add the process that a command is about, as `pid`: PID or --pid N, which mean the same everywhere."""
-    parser.add_argument("pid", type=pid, action=StoreProcess, nargs="?", metavar="PID", help=what)
+    """Add the process that a command is about, as `pid`: PID or --pid N, which mean the same everywhere.
+
+    `by_name`: or the name of a traced process, which named_process.py turns into its PID.
+    """
+    parser.add_argument(
+        "pid",
+        type=pid_or_name if by_name else pid,
+        action=StoreProcess,
+        nargs="?",
+        metavar="PID|NAME" if by_name else "PID",
+        help=what,
+    )
     parser.add_argument("--pid", type=pid, action=StoreProcess, metavar="N", help="the same as PID")
     parser.set_defaults(needs_process=required)
 

@@ -55,9 +55,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     arguments = make_parser(_needed(words)).parse_args(words)
     if getattr(arguments, "needs_process", False) and arguments.pid is None:
-        arguments.wrong_usage("name the process: PID, or --pid N (`bpfleakctl ps` lists the traced ones)")
+        arguments.wrong_usage(
+            "name the process: PID, NAME, or --pid N (`bpfleakctl ps` lists the traced ones)"
+        )
     _write_what_the_terminal_lacks_as_escapes()
     try:
+        # `attach` has its own way with names: it takes all that match.
+        if hasattr(arguments, "needs_process") and isinstance(arguments.pid, str):
+            arguments.pid = _pid_of_name(arguments)
         code: int = arguments.run(arguments)
         sys.stdout.flush()
         return code
@@ -72,6 +77,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader has closed the pipe (`| head`). Python would complain when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
+
+
+def _pid_of_name(arguments: argparse.Namespace) -> int:
+    from bpfleakd.api.client import DaemonClient
+    from bpfleakd.cli.named_process import pid_of_name
+
+    return pid_of_name(DaemonClient(arguments.socket), arguments.pid)
 
 
 def _needed(words: Sequence[str]) -> Sequence[str]:

@@ -46,6 +46,15 @@ export function table(caption, columns, rows, href) {
   return element("table", {}, element("caption", {}, caption), element("thead", {}, head), element("tbody", {}, ...body));
 }
 
+// What is long and rarely wanted; a refresh of the view leaves it open.
+const opened = new Set();
+
+export function folded(words, content) {
+  const made = element("details", opened.has(words) ? { open: "" } : {}, element("summary", {}, words), content);
+  made.addEventListener("toggle", () => (made.open ? opened.add(words) : opened.delete(words)));
+  return made;
+}
+
 export function facts(...pairs) {
   return element("ul", { class: "facts" },
     ...pairs.filter(([, value]) => value !== null && value !== undefined && value !== "")

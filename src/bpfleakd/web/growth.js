@@ -26,7 +26,7 @@ export function growthPlot(history, report) {
   const draw = () => {
     place.replaceChildren();
     const chart = new uPlot({
-      width: Math.max(240, place.clientWidth), height: 260,
+      width: Math.max(240, place.clientWidth), height: 260, padding: [null, 32, null, null],
       scales: { y: logarithmic ? { distr: 3, log: 2 } : { range: (_, __, most) => [0, Math.max(most * 1.05, 1)] } },
       axes: [{ ...axis, space: 90, values: (_, marks) => marks.map(clock) },
         { ...axis, size: 78, incrs: BINARY_STEPS, values: (_, marks) => marks.map((mark) => (mark === null ? "" : bytes(mark))) }],

@@ -2,7 +2,7 @@
 
 import { get, getIfThere } from "./api.js";
 import { badge, element, table } from "./elements.js";
-import { bytes, count, duration, limitWords, rate } from "./words.js";
+import { bytes, count, duration, leakRate, limitWords, rate } from "./words.js";
 
 const SEVERITY = ["leak", "growing", "unknown", "plateau", "churn", "steady"];
 
@@ -17,7 +17,7 @@ export async function overview() {
     parts.push(table("Traced processes", [
       ["process", "name", (row) => [row.process.comm, element("small", {}, ` ${row.process.pid}`)]],
       ["verdict", "", (row) => badge(verdict(row) ? verdict(row).verdict : null) || "–"],
-      ["leaks", "number", (row) => rate(verdict(row) ? verdict(row).leak_bytes_per_s : null)],
+      ["leaks", "number", (row) => leakRate(verdict(row))],
       ["limit reached in", "number detail", (row) => limitWords(verdict(row)) || "–"],
       ["live", "number", (row) => bytes(row.process.live_bytes)],
       ["growth", "number", (row) => rate(row.process.growth_bytes_per_s)],

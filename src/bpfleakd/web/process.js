@@ -1,14 +1,15 @@
 // The view of one process: verdict, growth, call sites, types, the bill, resources, flame graph.
 
 import { get, getIfThere } from "./api.js";
-import { badge, element, facts, headline, losses, nameElement, spark, table } from "./elements.js";
+import { badge, element, facts, folded, headline, losses, nameElement, spark, table } from "./elements.js";
 import { flameSection } from "./flames.js";
 import { growthPlot } from "./growth.js";
 import { goroutineTable, resourcesView } from "./resources.js";
 import { descriptorSiteView, siteView } from "./site.js";
-import { bytes, count, duration, limitWords, nearestLimitWords, placeName, rate } from "./words.js";
+import { bytes, count, duration, leakRate, limitWords, nearestLimitWords, placeName, rate } from "./words.js";
 
 const SITES = 50;
+const TYPES = 15;
 
 export async function processView(pid, siteWanted) {
   const report = await get(`v1/processes/${pid}/sites?limit=${SITES}`);
@@ -31,21 +32,25 @@ export async function processView(pid, siteWanted) {
 
   const bySite = new Map((history ? history.sites : []).map((site) => [site.site, site.low_bytes]));
   if (history && history.ends_s.length > 1) parts.push(element("h2", {}, "Growth"), growthPlot(history, report));
-  parts.push(element("h2", {}, "Where memory is allocated"));
-  parts.push(table("Call sites", [
+  parts.push(...managedView(report), element("h2", {}, "Where memory is allocated"));
+  const columns = [
     ["function", "name", (site) => [headline(site), " ",
       element("small", { title: [site.module, site.location].filter(Boolean).join(" ") }, placeName(site))]],
     ["verdict", "", (site) => badge(site.verdict) || "–"],
-    ["leaks", "number", (site) => rate(site.leak_bytes_per_s)],
+    ["leaks", "number", leakRate],
     ["live", "number", (site) => bytes(site.live_bytes)],
     ["blocks", "number detail", (site) => count(site.live_count)],
     ["growth", "number detail", (site) => rate(site.growth_bytes_per_s)],
     ["kind", "detail", (site) => site.kind],
     ["history", "detail", (site) => spark(bySite.get(site.site))],
-  ], report.sites, (site) => `#/process/${pid}/site/${site.site}`));
+  ];
+  const href = (site) => `#/process/${pid}/site/${site.site}`;
+  const empty = report.sites.filter((site) => !site.live_bytes && site.verdict === "churn");
+  parts.push(table("Call sites", columns, report.sites.filter((site) => !empty.includes(site)), href));
+  if (empty.length) parts.push(folded("Call sites whose memory comes and goes", table("Without live memory now", columns, empty, href)));
   // An address that hides details would refuse it.
   const maps = hiddenDetails(report) || process.state !== "traced" ? null : await getIfThere(`v1/processes/${pid}/maps`);
-  parts.push(...managedView(report), ...billView(maps), ...containerView(maps && maps.container));
+  parts.push(...billView(maps), ...containerView(maps && maps.container));
   parts.push(...resourcesView(report, pid));
   if ((report.goroutines || []).length) parts.push(element("h2", {}, "Goroutines"), goroutineTable(report.goroutines));
   const site = report.sites.find((each) => each.site === siteWanted);
@@ -70,12 +75,14 @@ function managedView(report) {
         ["growth", rate(heap.growth_bytes_per_s)]));
   }
   if (types.length) {
-    parts.push(table("Types", [
+    const columns = [
       ["type", "name", (type) => nameElement(type.type)],
       ["live", "number", (type) => bytes(type.live_bytes)],
       ["objects", "number detail", (type) => count(type.live_count)],
       ["growth", "number", (type) => rate(type.growth_bytes_per_s)],
-    ], types));
+    ];
+    parts.push(table("Types", columns, types.slice(0, TYPES)));
+    if (types.length > TYPES) parts.push(folded("Smaller types", table("Types, continued", columns, types.slice(TYPES))));
   }
   return parts;
 }

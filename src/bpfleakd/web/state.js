@@ -1,10 +1,12 @@
 // The words in the page's bar: as of when it is, or what failed.
 
+import { clock } from "./words.js";
+
 const state = document.getElementById("state");
 
 export function showTime() {
   state.className = "";
-  state.textContent = "as of " + new Date().toLocaleTimeString();
+  state.textContent = "as of " + clock(Date.now() / 1000);
 }
 
 export function showFailure(error) {

@@ -18,16 +18,24 @@ export function rate(number) {
   return (number > 0 ? "+" : "−") + bytes(Math.abs(number)) + "/s";
 }
 
+// What a process or a call site leaks, if it does.
+export function leakRate(judged) {
+  return judged && judged.verdict === "leak" ? rate(judged.leak_bytes_per_s) : "–";
+}
+
 export function count(number) {
   return number === null || number === undefined ? "–" : Math.round(number).toLocaleString("en");
 }
 
+// As the CLI has it: 42s, 3m12s, 2h05m or 3d04h.
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return "–";
-  for (const [unit, length] of [["d", 86400], ["h", 3600], ["min", 60]]) {
-    if (seconds >= 2 * length) return (seconds / length).toFixed(1) + " " + unit;
+  const whole = Math.max(0, Math.floor(seconds));
+  for (const [unit, length, lesser, part] of [["d", 86400, "h", 3600], ["h", 3600, "m", 60], ["m", 60, "s", 1]]) {
+    if (whole < length) continue;
+    return Math.floor(whole / length) + unit + String(Math.floor((whole % length) / part)).padStart(2, "0") + lesser;
   }
-  return Math.round(seconds) + " s";
+  return whole + "s";
 }
 
 export function clock(time_s) {
@@ -65,17 +73,17 @@ export function placeName(site) {
 }
 
 const LIMITS = { cgroup: "its control group", "address-space": "RLIMIT_AS", data: "RLIMIT_DATA",
-  host: "the machine's memory", "managed-heap": "the managed heap" };
+  host: "the machine", "managed-heap": "the managed heap" };
 
 export function limitWords(verdict) {
   if (!verdict || !verdict.limit || verdict.limit_reached_s === null) return null;
-  return `${duration(verdict.limit_reached_s)} (${LIMITS[verdict.limit.kind]}, ${bytes(verdict.limit.limit_bytes)})`;
+  return `${duration(verdict.limit_reached_s)} (${bytes(verdict.limit.limit_bytes)} of ${LIMITS[verdict.limit.kind]})`;
 }
 
 // Of what is not foretold: the machine's is nobody's news.
 export function nearestLimitWords(verdict) {
   if (!verdict || !verdict.limit || verdict.limit_reached_s !== null || verdict.limit.kind === "host") return null;
-  return `${bytes(verdict.limit.used_bytes)} of ${bytes(verdict.limit.limit_bytes)} (${LIMITS[verdict.limit.kind]})`;
+  return `${bytes(verdict.limit.limit_bytes)} of ${LIMITS[verdict.limit.kind]}, ${bytes(verdict.limit.used_bytes)} used`;
 }
 
 export function shareWords(shares) {

@@ -42,7 +42,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "export", help="write a flame graph (HTML, SVG), or a heap profile for pprof, speedscope and others"
     )
-    add_process(parser, what="a traced process, or one that exited")
+    add_process(parser, what="a traced process or one that exited, or the only one of that name")
     parser.add_argument(
         "--format",
         type=Format,

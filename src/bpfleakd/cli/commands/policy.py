@@ -16,7 +16,7 @@ __all__ = ["add_parser", "run"]
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     """Add the command."""
     parser = commands.add_parser("policy", help="show the mode of each process, and which rule decided")
-    add_process(parser, required=False, what="only this process")
+    add_process(parser, required=False, what="only this process", by_name=False)
     parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md)")
     parser.set_defaults(run=run)
     return parser

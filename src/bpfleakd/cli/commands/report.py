@@ -15,7 +15,7 @@ __all__ = ["add_parser", "run"]
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     """Add the command."""
     parser = commands.add_parser("report", help="list the outstanding blocks of a process, by call site")
-    add_process(parser, what="a traced process, or one that exited")
+    add_process(parser, what="a traced process or one that exited, or the only one of that name")
     parser.add_argument("--site", type=site, metavar="S", help="only this call site (default: all)")
     parser.add_argument(
         "--older-than",

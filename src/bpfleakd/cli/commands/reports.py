@@ -24,7 +24,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "reports", help="list and show reports of processes that exited or were detached"
     )
-    add_process(parser, required=False, what="only reports of this PID (default: all)")
+    add_process(parser, required=False, what="only reports of this PID (default: all)", by_name=False)
     parser.add_argument(
         "--show",
         nargs="?",
