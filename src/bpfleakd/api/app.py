@@ -331,6 +331,9 @@ def _route(path: str, method: str, handler: Handler) -> Route:
         try:
             return await handler(request)
         except errors.BpfleakdError as error:
+            if method != "GET":
+                # Whoever reads who asked for something wants to know what became of it.
+                log.info("api.not-done", path=request.path, reason=error.message)
             return error_answer(status_of(error), error.code, error.message, error.hint)
         except Exception:
             # The client gets no traceback: it holds paths and values of ours.

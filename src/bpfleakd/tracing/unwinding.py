@@ -280,7 +280,7 @@ class Unwinding:
         while keys & self._building:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
-                log.info("unwind.not-ready", files=len(keys & self._building))
+                log.debug("unwind.not-ready", files=len(keys & self._building))
                 break
             try:
                 code, built = self._finished.get(timeout=remaining)

@@ -173,6 +173,10 @@ def with_managed_heap(
     is_others = found.leaks > 0 or found.growing_bytes_per_s > (1 - _EXPLAINS_SHARE) * (grows or 0.0)
     if is_others and heap.verdict in (Verdict.UNKNOWN, Verdict.GROWING):
         return replace(verdict, reason=f"{verdict.reason}; {heap.reason}")
+    if heap.verdict is Verdict.GROWING and not is_its_growth:
+        # Within memory that the process has already: its limit is the heap's.
+        limit = verdict.limit if verdict.limit_reached_s is not None else _limit_of(heap) or verdict.limit
+        return replace(verdict, reason=f"{verdict.reason}; {heap.reason}", limit=limit)
     if is_others or not is_its_growth:
         return verdict
     verdict = replace(verdict, verdict=heap.verdict, reason=heap.reason, explained_share=share)

@@ -294,6 +294,19 @@ class TestTheProcess:
         sites = FoundGrowth(0, 0.0, 0.9e6)
         assert with_managed_heap(verdict, heap([]), 1e4, sites).verdict is Verdict.GROWING
 
+    def test_a_heap_that_grows_within_its_memory(self) -> None:
+        """The process does not grow: what is said of it names the heap, and the heap's limit."""
+        times_s = np.arange(0, 300, 5.0)
+        host = MemoryLimit(MemoryLimitKind.HOST, 20_000 * MIB, 100 * MIB)
+        verdict = classify_process(times_s, np.full(len(times_s), 1e8), self.NO_SITES, (host,))
+        growing = heap([10 + 2.0 * i for i in range(60)], limit_mib=256)
+        found = with_managed_heap(verdict, growing, 0.0, self.NO_SITES)
+        assert found.verdict is Verdict.STEADY
+        assert found.reason == f"{verdict.reason}; {growing.reason}"
+        assert found.limit is not None
+        assert (found.limit.kind, found.limit.limit_bytes) == (MemoryLimitKind.MANAGED_HEAP, 256 * MIB)
+        assert found.limit_reached_s is None
+
     def test_a_native_leak(self) -> None:
         """It is one, whatever the heap does."""
         times_s = np.arange(0, 300, 5.0)

@@ -47,8 +47,9 @@ _TEXTS = {"comm", "verdict", "mode", "recorded", "state", "rule", "belongs to", 
 # On a screen columns keep their place, whatever the rows have: "1023 KiB", "-99.9 MiB/s", "23h59m".
 _WIDTHS = {"pid": 7, "comm": 15, "verdict": 7, "live": 8, "growth/s": 11, "count": 9, "sites": 5, "for": 6}
 # From how many columns on a screen has room for these.
-_ROOM_FOR = {"count": 86, "sites": 78, "mode": 72, "recorded": 86}
-
+_ROOM_FOR = {"live": 52, "for": 60, "state": 67, "mode": 72, "sites": 78, "count": 86, "recorded": 86}
+# On a narrower one names are cut, so that the verdict is not.
+_ROOM_FOR_NAMES, _CUT_NAMES = 44, 8
 
 _RANKS = {
     Verdict.LEAK: 0,
@@ -128,13 +129,15 @@ def processes_table(
         for name in (_WIDE_COLUMNS if wide else _COLUMNS)
         if (width is None or width >= _ROOM_FOR.get(name, 0)) and (name != "recorded" or may_estimate)
     ]
+    are_cut = width is not None and width < _ROOM_FOR_NAMES
+    widths = {**_WIDTHS, "comm": _CUT_NAMES} if are_cut else _WIDTHS
     for name in names:
         table.add_column(
             name,
             justify="left" if name in _TEXTS else "right",
             no_wrap=True,
-            width=_WIDTHS.get(name) if on_screen else None,
-            max_width=16 if name == "comm" else None,
+            width=widths.get(name) if on_screen else None,
+            max_width=(_CUT_NAMES if are_cut else 16) if name == "comm" else None,
         )
     for place, traced in enumerate(processes):
         cells = _traced_cells(traced)

@@ -291,6 +291,23 @@ def test_a_narrow_screen_leaves_figures_out_not_names(width, there, not_there):
     assert any("function_1 " in line for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("width", "titles"),
+    [
+        (40, "pid comm verdict growth/s"),
+        (52, "pid comm verdict live growth/s"),
+        (67, "pid comm verdict live growth/s for state"),
+    ],
+)
+def test_a_narrow_list_of_processes_leaves_columns_out(width, titles):
+    """What remains is whole."""
+    answer = Answer(Question(None), processes=(a_traced_process(4_194_303),))
+    lines, _shown = lines_of(View(), answer, width)
+    header, row = (line for line in lines if line.lstrip().startswith(("pid ", "4194303 ")))
+    assert header.split() == titles.split()
+    assert "…" not in row
+
+
 def test_watched_processes_are_below_those_that_are_traced():
     """With a place in the same list, so that they can be attached to."""
     answer = Answer(
