@@ -1,8 +1,8 @@
-"""Which functions of the allocators on this machine are probed, and which of them the kernel single-steps.
+"""Which functions of the installed allocators are probed, and which of them the kernel single-steps.
 
     python -m bench.allocators [FILE...]         the table of docs/allocators.md
 
-A hit on an instruction that the kernel emulates costs a tenth of one that it has to step over.
+A hit on an instruction that the kernel emulates costs a tenth of one that it single-steps.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def main() -> int:
 
 
 def _mapped(path: Path) -> Mapping:
-    """A mapping that this process has not got: the file is then opened by its path."""
+    """A mapping of a file that this process has not mapped; the file is opened by its path."""
     return Mapping(0, 4096, 0, "", path.stat().st_ino, str(path.resolve()), True, False, True)
 
 

@@ -1,6 +1,6 @@
-"""What tools say of who holds memory.
+"""Where tools rank the function that holds memory.
 
-Each function returns the place of a function in the list of a tool, from 1; None if it is not in it.
+Each function returns the rank of a function in a tool's list, from 1, or None if the list does not have it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ def place_in_report(report: LeakReport, function: str) -> int | None:
 
 
 def place_in_memleak(output: str, function: str) -> int | None:
-    """In its last report, the most outstanding first (memleak prints it last)."""
+    """In its last report, most outstanding bytes first (memleak prints these last)."""
     _before, _heading, report = output.rpartition("stacks with outstanding allocations:")
     stacks = re.split(r"^\t\d+ bytes in \d+ allocations from stack$", report, flags=re.MULTILINE)[1:]
     return _place((stack.splitlines() for stack in reversed(stacks)), function)
 
 
 def place_in_heaptrack(directory: Path, function: str) -> int | None:
-    """By what was not freed at the end, of the file that launchers.heaptrack has it write."""
+    """By bytes not freed at the end, in the file that launchers.heaptrack makes heaptrack write."""
     (interpreter, *_) = [*Path("/usr/lib").glob(_INTERPRETER), None]
     if interpreter is None:
         raise NotHere("heaptrack_interpret is not installed: apt install heaptrack")

@@ -1,4 +1,4 @@
-"""Programs of a benchmark's own, compiled behind the daemon's source, whose inlines and maps they use."""
+"""Programs of a benchmark, compiled together with the daemon's source, whose inlines and maps they use."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _LIVE_BLOCKS = 1 << 16
 
 
 class BesidePrograms:
-    """The programs `names` of bench/programs/`source`, loaded, with maps that no daemon has.
+    """The programs `names` of bench/programs/`source`, loaded, with maps separate from any daemon's.
 
-    `without`: text of the daemon's source, and what stands in its place. Raises ValueError unless it is there
+    `without`: text of the daemon's source, and its replacement. Raises ValueError unless it occurs exactly
     once.
     """
 
@@ -74,13 +74,13 @@ class BesidePrograms:
         self._unwinding = Unwinding(self._maps.unwind, TableBuilder(helpers))
 
     def follow(self, pid: int) -> None:
-        """Give a process tables, those of the walker too, as an attach does."""
+        """Set up tables for a process, including the walker's, as an attach does."""
         self._maps.add_process(pid, _LIVE_BLOCKS)
         self._unwinding.follow(open_code(pid, read_mappings(pid)), wait_s=30)
         self._maps.set_state(pid, RecordingState.RECORDING)
 
     def set_python(self, pid: int, walk: PythonWalk) -> None:
-        """Let walks take the Python frames of a process from now on; none if `walk` has no loops."""
+        """Set whether walks take the Python frames of a process: none if `walk` has no loops."""
         self._maps.set_python(pid, walk)
 
     @contextlib.contextmanager
@@ -96,11 +96,11 @@ class BesidePrograms:
             os.close(link)
 
     def last_stack(self, pid: int) -> tuple[int, int]:
-        """Depth and end of the stack that a program saw last in the main thread."""
+        """Depth and end of the last stack that a program saw in the main thread."""
         fd = self._map_fds["threads"]
         value_bytes = bpf.map_info(fd).value_bytes
         value = bpf.map_lookup(fd, ((pid << 32) | pid).to_bytes(8, "little"), value_bytes)
         assert value, "the program did not run"
-        # struct thread ends with its stack, whose first two fields these are.
+        # struct thread ends with its stack, which begins with these two fields.
         depth, end = memoryview(value[-STACK.itemsize :])[:8].cast("I")
         return depth, end

@@ -1,4 +1,4 @@
-"""The bill of a process with a heap of 10 GB: what it takes of the daemon and of its reading process."""
+"""The bill of a process with a heap of 10 GB: the CPU time of the daemon and of its reading process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CPU_S = 1
 
 
 def measure(short: bool) -> Benchmark:
-    """`maps` of a process that was attached to when the heap was there, and again and again."""
+    """`maps` of a process that was attached to when the heap existed already, repeatedly."""
     benchmark = Benchmark("bill", "The bill of a large process", short)
     count = _BLOCKS // 20 if short else _BLOCKS
     size = f"{count * _BLOCK_BYTES / 1e9:.1f} GB of heap, {count:,} free chunks"
@@ -49,12 +49,12 @@ def measure(short: bool) -> Benchmark:
 
 
 def _since_s(pid: int, before_ns: int) -> float:
-    """Processor time of the daemon since then, with its tracing of one idle process."""
+    """CPU time of the daemon since then, beyond what it uses while it traces one idle process."""
     return (_cpu_ns(pid) - before_ns) / 1e9
 
 
 def _cpu_ns(pid: int) -> int:
-    """Processor time of the daemon and of the process that reads for it."""
+    """CPU time of the daemon and of its reading process."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     children = [child for task in tasks for child in (task / "children").read_text().split()]
     readers = [

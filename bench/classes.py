@@ -1,4 +1,4 @@
-"""Which classes of C++ blocks hold: processor time for 500 blocks, as the daemon reads them from outside."""
+"""Which classes of C++ blocks hold: CPU time for 500 blocks, as the daemon reads them from outside."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CPU_MS = 5
 
 
 def measure(short: bool) -> Benchmark:
-    """Mappings, blocks, vtables and names, each time by somebody who knows nothing yet; no demangling."""
+    """Mappings, blocks, vtables and names, each time without any cache; no demangling."""
     benchmark = Benchmark("classes", "Classes of C++ objects", short)
     with RunningDaemon() as daemon, contextlib.closing(Target([build_workload("classes")])) as target:
         daemon.client.attach(target.pid)

@@ -1,4 +1,4 @@
-"""Programs that nobody here wrote and that do not leak, under a load that stays the same."""
+"""Released programs that do not leak, under constant load."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bench.tracing import free_port
 __all__ = ["CLEAN_PROGRAMS"]
 
 _KEYS = 2_000
-# Of memcached: values of half a megabyte and more are stored in several pieces.
+# memcached stores values of half a megabyte and more in several pieces.
 _CACHE_MB = 64
 _LARGEST_LOG2 = 19.9
 _REQUESTS_OF_A_CLIENT = 50
@@ -40,13 +40,13 @@ while True:
 
 
 def redis() -> AbstractContextManager[int]:
-    """redis-server, whose values are replaced all the time by others of other sizes."""
-    # On a busy machine requests are slow, and the log of them fills, for longer than any verdict waits.
+    """redis-server, whose values are constantly replaced by values of other sizes."""
+    # On a busy machine requests are slow, so the slow log fills for longer than any verdict waits.
     return _redis("--slowlog-max-len", 0)
 
 
 def redis_slow_log() -> AbstractContextManager[int]:
-    """The same with all requests in the log of slow ones, which holds the last 128."""
+    """The same with every request in the slow log, which keeps the last 128."""
     return _redis("--slowlog-log-slower-than", 0, "--slowlog-max-len", 128)
 
 
@@ -60,7 +60,7 @@ def _redis(*options: object) -> Iterator[int]:
 
 @contextlib.contextmanager
 def memcached() -> Iterator[int]:
-    """memcached that is full: values from some bytes to a megabyte evict others; clients come and go."""
+    """A full memcached: values from some bytes to a megabyte evict others; clients come and go."""
     port = free_port()
     command = [tool("memcached"), "-u", "root", "-l", "127.0.0.1", "-p", port, "-m", _CACHE_MB, "-t", "2"]
     with running(*command) as server, asked_by(lambda: _memcached_client(port)):
@@ -69,7 +69,7 @@ def memcached() -> Iterator[int]:
 
 @contextlib.contextmanager
 def nginx() -> Iterator[int]:
-    """nginx as one process, that serves a file over connections that are kept for a while."""
+    """nginx as one process, which serves a file over connections that are kept for a while."""
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="bpfleakd-nginx-") as directory:
         Path(directory, "index.html").write_text("x" * 10_000)
@@ -84,14 +84,14 @@ def nginx() -> Iterator[int]:
 
 @contextlib.contextmanager
 def python() -> Iterator[int]:
-    """Python that makes and forgets objects; by malloc, so that each is seen."""
+    """Python that creates and drops objects, by malloc, so that each is recorded."""
     with running("env", "PYTHONMALLOC=malloc", sys.executable, "-c", _PYTHON) as process:
         yield process.pid
 
 
 @contextlib.contextmanager
 def prometheus() -> Iterator[int]:
-    """Prometheus, which scrapes itself every second, and is asked for what it has."""
+    """Prometheus, which scrapes itself every second and answers queries."""
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="bpfleakd-prometheus-") as directory:
         scraped = {"job_name": "self", "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}
@@ -141,7 +141,7 @@ def _memcached_client(port: int) -> Iterator[None]:
         with connected(port) as connection, connection.makefile("rwb") as stream:
             for _ in range(_REQUESTS_OF_A_CLIENT):
                 key = b"key-%d" % random.randrange(_KEYS)
-                # As many values of each order of magnitude.
+                # Equal numbers of values of each order of magnitude.
                 value = b"v" * int(2 ** random.uniform(4, _LARGEST_LOG2))
                 stream.write(b"set %b 0 0 %d\r\n%b\r\nget %b\r\n" % (key, len(value), value, key))
                 stream.flush()
@@ -170,6 +170,6 @@ def _prometheus_client(port: int) -> Iterator[None]:
 
 
 def _entry(number: int) -> tuple[bytes, bytes]:
-    """Every key once at first, as fast as it goes; then any."""
+    """Each key once at first, as fast as possible; then random keys."""
     key = number if number < _KEYS else random.randrange(_KEYS)
     return b"key-%d" % key, b"v" * random.randrange(1, 2_000)

@@ -1,6 +1,6 @@
-"""Databases, run-times and tools that do not leak, each at work that stays the same.
+"""Databases, runtimes and tools that do not leak, each under constant load.
 
-What starts other processes has LOOPS_DIRECTORY in their command lines, so that a rule can find them.
+Programs that start other processes have LOOPS_DIRECTORY in the command lines, so that a rule can match them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["LOOPS_DIRECTORY", "compiler", "git", "java", "node", "postgresql", "
 
 LOOPS_DIRECTORY = "bpfleakd-loop-"
 
-# 64 MB of rows, of which the cache has room for 32 MB: it is full after half a minute.
+# 64 MB of rows for a cache of 32 MB, which is full after half a minute.
 _SQLITE = """
 import random, sqlite3, sys, time
 database = sqlite3.connect(sys.argv[1], isolation_level=None)
@@ -83,7 +83,7 @@ public class Pages {
 
 @contextlib.contextmanager
 def sqlite() -> Iterator[int]:
-    """SQLite in a Python process: rows are read and written at random, twice as many as its cache holds."""
+    """SQLite in a Python process: reads and writes random rows, twice as many as its cache holds."""
     with tempfile.TemporaryDirectory(prefix="bpfleakd-sqlite-") as directory:
         command = [sys.executable, "-c", _SQLITE, f"{directory}/database"]
         with running(*command) as process:
@@ -92,7 +92,7 @@ def sqlite() -> Iterator[int]:
 
 @contextlib.contextmanager
 def postgresql() -> Iterator[int]:
-    """A PostgreSQL server, and pgbench, whose connections are kept; all its processes."""
+    """A PostgreSQL server, and pgbench over persistent connections; all its processes."""
     binaries = Path(tool("pg_config")).resolve().parent
     if not (binaries / "initdb").exists():
         binaries = max(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
@@ -105,7 +105,7 @@ def postgresql() -> Iterator[int]:
         initdb = [*as_postgres, binaries / "initdb", "-D", data, "-A", "trust", "--no-sync"]
         subprocess.run(initdb, check=True, stdout=subprocess.DEVNULL, cwd=directory)
         options = ["-p", port, "-k", directory, "-h", "127.0.0.1", "-c", "fsync=off"]
-        # After it has become another user: what it was to end with is forgotten then.
+        # After a change of user, the parent-death signal is reset.
         with running(*as_postgres, *ended_with_us(binaries / "postgres", "-D", data, *options)) as server:
             connected(port).close()
             bench = [binaries / "pgbench", "-h", "127.0.0.1", "-p", port, "-U", "postgres", "postgres"]
@@ -116,7 +116,7 @@ def postgresql() -> Iterator[int]:
 
 @contextlib.contextmanager
 def node() -> Iterator[int]:
-    """A server in Node.js, which makes pages and keeps the latest 500."""
+    """A Node.js server that makes pages and keeps the latest 500."""
     port = free_port()
     with running(tool("node"), "-e", _NODE, port) as server, asked_by(lambda: http_client(port)):
         connected(port).close()
@@ -138,7 +138,7 @@ def java() -> Iterator[int]:
 
 @contextlib.contextmanager
 def compiler() -> Iterator[int]:
-    """gcc -O2 on a C file that takes it some ten seconds, again and again; the pid is that of the loop."""
+    """gcc -O2 on a C file that takes some ten seconds, in a loop; the pid is the loop's."""
     with tempfile.TemporaryDirectory(prefix=LOOPS_DIRECTORY, ignore_cleanup_errors=True) as directory:
         source = Path(directory, "many.c")
         function = (
@@ -153,7 +153,7 @@ def compiler() -> Iterator[int]:
 
 @contextlib.contextmanager
 def git() -> Iterator[int]:
-    """git cat-file --batch, asked for objects at random, while `git repack` packs the repository anew."""
+    """git cat-file --batch for random objects, while `git repack` repacks the repository."""
     with tempfile.TemporaryDirectory(prefix=LOOPS_DIRECTORY, ignore_cleanup_errors=True) as directory:
         command = [tool("git"), "-C", directory]
         subprocess.run([*command, "init", "--quiet", "--bare"], check=True)

@@ -1,8 +1,7 @@
-"""What it costs a traced process that others with the same C library are traced as well.
+"""What it costs a traced process that other processes with the same C library are traced, too.
 
-Programs that do nothing, by each way to attach and by probes that processes share: the kernel's part of it,
-and how long it takes to attach a process and to detach it. The way of bpfleakd: the first process has links
-of its own, the others share.
+Empty programs, by each attach method and by shared probes: the kernel's part of the cost, and the time to
+attach and detach a process. bpfleakd's way: the first process has its own links, the others share probes.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ _OTHERS = (0, 1, 10, 100)
 _BPFFS = Path("/sys/fs/bpf")
 # r0 = 0; exit
 _EMPTY_PROGRAM = bytes.fromhex("b700000000000000 9500000000000000")
-_FILE = (0, 0)  # stands for the C library
+_FILE = (0, 0)  # in place of the C library
 
 
 def measure(short: bool) -> Benchmark:
-    """Measure every way with every number of others."""
+    """Measure every method with every number of other processes."""
     benchmark = Benchmark("crowd", "Processes with the same C library that are traced as well", short)
     others = _OTHERS[:3] if short else _OTHERS
     with contextlib.ExitStack() as stack:
@@ -76,13 +75,13 @@ class _Bench:
         self.detach_ms: dict[str, list[float]] = defaultdict(list)
 
     def take_turn(self, others: int) -> None:
-        """One sample of each way, so many others."""
+        """One sample of each method, with this many other processes."""
         for method in AttachMethod:
             self._take(f"own links, {method}", others, Linker(method, self._programs[method]), shares=False)
         best = next(iter(AttachMethod))
         sharing = Linker(best, self._programs[best], self._shared)
         self._take("bpfleakd's way", others, sharing, shares=True)
-        # One that is not there any more has links of its own, as far as the linker knows.
+        # For the linker, a process that no longer exists has links of its own.
         sharing.adopt(_FILE, 0, ())
         self._take("shared", others, sharing, shares=True)
 
@@ -103,7 +102,7 @@ class _Bench:
                 close_all(each)
                 linker.forget(target.pid)
             self.detach_ms[way].append(1e3 * (time.perf_counter() - began_s) / len(targets))
-        # What is shared is closed in the kernel's own time.
+        # The kernel closes shared probes at its own pace.
         time.sleep(0.2 if shares else 0)
 
 
@@ -116,7 +115,7 @@ def _probe_points(points: HeapPoints) -> Sequence[ProbePoint]:
 
 @contextlib.contextmanager
 def _empty_programs(method: AttachMethod) -> Iterator[dict[str, int]]:
-    """Descriptors of empty programs in place of those of a method, by name."""
+    """Descriptors of empty programs in place of a method's programs, by name."""
     fds = {
         program.function: bpf.program_load(program.type, _EMPTY_PROGRAM, program.attach_type, "bench_empty")
         for program in programs_of(method)

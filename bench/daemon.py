@@ -1,4 +1,4 @@
-"""What the daemon itself takes: memory, time for a tick, and how long one waits for it."""
+"""What the daemon itself uses: memory, time per tick, and how long users wait for it."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _ticks(benchmark: Benchmark, daemon: RunningDaemon, count: int) -> None:
     ticks = daemon.wait_ticks(count)
     took = benchmark.add(f"tick, {_SITES:,} sites", "ms", [tick.last_tick_s * 1e3 for tick in ticks])
     benchmark.demand(took.name, _TICK_MS, took, "ms")
-    # Nothing is asked meanwhile: answering takes time too.
+    # Without requests meanwhile: answers take time, too.
     before, before_ns = daemon.client.stats(), process_cpu_ns(daemon.pid)
     time.sleep(count * _TICK_S)
     cpu_ms = (process_cpu_ns(daemon.pid) - before_ns) / 1e6
@@ -87,7 +87,7 @@ def _ticks(benchmark: Benchmark, daemon: RunningDaemon, count: int) -> None:
 
 
 def _first_starts(benchmark: Benchmark, repeats: int) -> None:
-    """From the start of the daemon to the first site that is shown, by commands and over the socket."""
+    """From the start of the daemon until it shows the first site, by commands and over the socket."""
     whole = "start of the daemon, attach, first figure in `top`"
     benchmark.add(f"{whole}: commands", "s", [_first_by_commands_s(None) for _ in range(repeats)])
     phases = [_first_by_socket_s(None) for _ in range(repeats)]
@@ -97,7 +97,7 @@ def _first_starts(benchmark: Benchmark, repeats: int) -> None:
 
 
 def _later_starts(benchmark: Benchmark, repeats: int) -> None:
-    """The same when a daemon has run before, and has cached what it compiled and built."""
+    """The same for a daemon whose predecessor has filled the caches."""
     whole = "later start of the daemon, attach, first figure in `top`"
     with tempfile.TemporaryDirectory(prefix="bpfleakd-bench-") as cache:
         _first_by_commands_s(cache)
@@ -121,7 +121,7 @@ def _first_by_commands_s(cache: str | None) -> float:
 
 
 def _first_by_socket_s(cache: str | None) -> tuple[float, float, float]:
-    """Seconds until the daemon answers, until it has attached, until a site is shown."""
+    """Seconds until the daemon answers, until it has attached, until it shows a site."""
     with contextlib.closing(_many_sites()) as target:
         started_s = time.monotonic()
         with RunningDaemon(cache_dir=cache) as daemon:
@@ -134,7 +134,7 @@ def _first_by_socket_s(cache: str | None) -> tuple[float, float, float]:
 
 
 def _second_process(benchmark: Benchmark, repeats: int) -> None:
-    """Attaching to further processes of a program that is known."""
+    """Attaching to further processes of a known program."""
     with RunningDaemon(cache_dir=None) as daemon, contextlib.ExitStack() as targets:
         first, *further = [
             targets.enter_context(contextlib.closing(_many_sites())) for _ in range(1 + 2 * repeats)

@@ -1,4 +1,4 @@
-"""Tables in the documents that a measurement writes."""
+"""Tables in documents that a measurement writes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _ROOT = Path(__file__).parents[1]
 
 
 def rewritten(document: str, mark: str, text: str) -> None:
-    """Replace what is between `<!-- MARK: begin -->` and `<!-- MARK: end -->`. Raises ValueError."""
+    """Replace the text between `<!-- MARK: begin -->` and `<!-- MARK: end -->`. Raises ValueError."""
     path = _ROOT / document
     begin, end = f"<!-- {mark}: begin -->\n", f"<!-- {mark}: end -->\n"
     before, found, rest = path.read_text().partition(begin)

@@ -1,4 +1,4 @@
-"""What it costs a .NET process to be asked for its methods and its collections."""
+"""What it costs a .NET process to list its methods and to report its collections."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FEW_MS, _MANY_MS, _COLLECTIONS_PERCENT = 50.0, 500.0, 0.1
 _DOTNET = Path(__file__).parents[1] / "build/dotnetcore2/dotnetcore2/bin/dotnet"
 _SETTINGS = '{"runtimeOptions": {"framework": {"name": "Microsoft.NETCore.App", "version": "3.1.0"}}}\n'
 _METHODS_A_CLASS = 500
-# Of the runtime's own, which every program has.
+# The runtime's own methods, which every program has.
 _METHODS_OF_ANY = 100
 _PROGRAM = """
 static class Program {
@@ -51,7 +51,7 @@ static class Program {
 
 
 def measure(short: bool) -> Benchmark:
-    """Look at a program with few methods and one with many; follow one that collects ten times a second."""
+    """Query a program with few methods and one with many; follow one that collects ten times a second."""
     benchmark = Benchmark("dotnet", "A .NET process that is asked", short)
     rounds, watched_s = (2, 2.0) if short else (_ROUNDS, _WATCHED_S)
     helpers = Helpers([stream_jobs.__name__, line_jobs.__name__])
@@ -72,7 +72,7 @@ def measure(short: bool) -> Benchmark:
 
 
 def _look(benchmark: Benchmark, helpers: Helpers, program: Path, title: str, rounds: int) -> Figure:
-    """What the list of methods costs, asked for again and again as the daemon does."""
+    """The cost of the list of methods, requested repeatedly as the daemon does."""
     costs, times = [], []
     found = Methods()
     with _running(program) as pid:
@@ -91,7 +91,7 @@ def _look(benchmark: Benchmark, helpers: Helpers, program: Path, title: str, rou
 def _follow(
     benchmark: Benchmark, helpers: Helpers, program: Path, per_s: int, watched_s: float, rounds: int
 ) -> Figure:
-    """What it costs to be told of so many collections a second: spans with and without a session in turns."""
+    """The cost of reporting this many collections a second: spans with and without a session in turns."""
     shares = []
     with _running(program, str(per_s)) as pid:
         for _ in range(rounds):
@@ -110,7 +110,7 @@ def _follow(
 
 
 def _build(directory: Path, methods: int) -> Path:
-    """A program with so many methods, the runtime's included, all of which it has called."""
+    """A program with this many methods, including the runtime's, which has called them all."""
     own = methods - _METHODS_OF_ANY
     lines, calls = [], []
     for first in range(0, own, _METHODS_A_CLASS):
@@ -123,7 +123,7 @@ def _build(directory: Path, methods: int) -> Path:
     source = directory / f"Methods{methods}.cs"
     source.write_text("\n".join(lines) + _PROGRAM % "\n".join(calls))
     program = source.with_suffix(".dll")
-    # Unoptimised, so that no method becomes a part of its caller.
+    # Unoptimised, so that no method is inlined into its caller.
     subprocess.run([tool("mcs"), "-nologo", "-target:exe", f"-out:{program}", source], check=True)
     source.with_suffix(".runtimeconfig.json").write_text(_SETTINGS)
     return program

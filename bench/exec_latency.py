@@ -1,4 +1,4 @@
-"""From exec to the first recorded block: what of a program's start a rule that traces it misses."""
+"""From exec to the first recorded block: which part of a program's start a rule misses."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _PROGRAM = "many_sites"
 
 
 def measure(short: bool) -> Benchmark:
-    """Start processes of a program that a rule traces, one after the other and many at once."""
+    """Start processes that a rule traces, one by one and many at once."""
     benchmark = Benchmark("exec_latency", "From exec to recording", short)
     repeats, at_once = (3, 5) if short else (30, 50)
-    # As the kernel names it: build/ may be a link.
+    # The path as in the kernel: build/ may be a link.
     rule = {"match": {"exe": str(build_workload(_PROGRAM).resolve())}, "mode": "exact"}
     policy = {"default": "off", "rules": [rule]}
     firsts = []
@@ -70,7 +70,7 @@ class _Started:
         self._executed_s = time.time()
 
     def recorded_ms(self, daemon: RunningDaemon) -> float:
-        """How long after its exec the recording began."""
+        """The time from exec to the start of the recording."""
         attached_s = daemon.until(lambda: daemon.attached_at_s(self._process.pid), 30.0)
         return 1e3 * (attached_s - self._executed_s)
 

@@ -1,4 +1,4 @@
-"""Figures, what is demanded of them, and how both are printed and kept."""
+"""Figures and their limits, and how both are printed and stored."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Something measured, `samples` times; `name` says of what, `unit` is "" for a ratio."""
+    """A quantity, measured `samples` times; `name` says what was measured, `unit` is "" for a ratio."""
 
     name: str
     unit: str
@@ -40,7 +40,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """A figure that must not be above `limit`. `figure` None: it could not be measured, for `reason`."""
+    """A figure with an upper `limit`. `figure` None: it could not be measured, for `reason`."""
 
     name: str
     limit: float
@@ -65,7 +65,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What is easier to read side by side than as single figures."""
+    """Figures that are easier to read side by side."""
 
     title: str
     head: tuple[str, ...]
@@ -74,7 +74,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Names of figures, one for each place of the panel's axis; None where there is none."""
+    """Names of figures, one for each place on the panel's axis; None for a gap."""
 
     label: str
     figures: tuple[str | None, ...]
@@ -82,7 +82,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One pair of axes. `places` are numbers, for lines, or names, for bars beside them."""
+    """One pair of axes. `places` are numbers for lines, or names for bars."""
 
     title: str
     axis: str
@@ -95,7 +95,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """What is drawn of the figures: panels side by side, in one file."""
+    """A plot of figures: panels side by side, in one file."""
 
     name: str
     title: str
@@ -104,7 +104,7 @@ class Plot:
 
 @dataclass(slots=True)
 class Benchmark:
-    """What one benchmark found. `notes` are sentences that the figures cannot be read without."""
+    """The result of one benchmark. `notes` are sentences without which the figures cannot be read."""
 
     name: str
     title: str
@@ -117,13 +117,13 @@ class Benchmark:
     tables: list[Table] = field(default_factory=list)
 
     def add(self, name: str, unit: str, samples: Sequence[float]) -> Figure:
-        """Keep a figure."""
+        """Add a figure."""
         figure = Figure(name, unit, tuple(samples))
         self.figures.append(figure)
         return figure
 
     def demand(self, name: str, limit: float, figure: Figure | None, unit: str, reason: str = "") -> None:
-        """Keep what is demanded of a figure."""
+        """Add the limit of a figure."""
         self.demands.append(Demand(name, limit, unit, figure, reason))
 
     def __str__(self) -> str:
@@ -137,7 +137,7 @@ class Benchmark:
         return "\n".join(lines) + "\n"
 
     def write(self, directory: Path = RESULTS) -> None:
-        """Keep all of it as JSON."""
+        """Write everything as JSON."""
         directory.mkdir(exist_ok=True)
         (directory / f"{self.name}.json").write_text(json.dumps(asdict(self), indent=1) + "\n")
 
@@ -172,7 +172,7 @@ def _plot(kept: dict) -> Plot:
 
 
 def _number(value: float) -> str:
-    """As many digits as say something."""
+    """Rounded to significant digits."""
     if abs(value) >= 100:
         return f"{value:,.0f}"
     decimals = 1 if abs(value) >= 10 else 2 if abs(value) >= 0.1 else 3

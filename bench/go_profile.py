@@ -1,4 +1,4 @@
-"""What it costs to read the books of a Go program: its heap profile, and its goroutines."""
+"""What it costs to read a Go program's own records: its heap profile and its goroutines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TIMES, _IDLE_TIMES = 9, 99
 
 
 def measure(short: bool) -> Benchmark:
-    """Read a profile of many stacks for the first time, again, and when there is no news."""
+    """Read a profile of many stacks for the first time, again, and when nothing has changed."""
     benchmark = Benchmark("go_profile", "The books of a Go program", short)
     buckets, goroutines = (2_000, 2_000) if short else (_BUCKETS, _GOROUTINES)
     with _program(buckets, goroutines) as process, _opened(process.pid) as program:

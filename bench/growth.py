@@ -1,7 +1,7 @@
-"""What grows with a program: live blocks to 10^7, call sites to 10^5, stacks of up to 100 frames.
+"""What grows with a program: live blocks up to 10^7, call sites up to 10^5, stacks of up to 100 frames.
 
-A pair's cost, a tick and the daemon's memory, at each. Nothing but the walk of a deeper stack may cost a pair
-more than the caches of the processor explain; a tick may grow with the call sites that changed.
+The cost of a pair, of a tick, and the daemon's memory at each point. Only a deeper stack may make a pair more
+expensive than the CPU's caches explain; a tick may grow with the number of changed call sites.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ _LIVE = (10_000, 100_000, 1_000_000, 10_000_000)
 _SITES = (100, 1_000, 10_000, 100_000)
 _FRAMES = (5, 10, 20, 40, 70, 100)
 _SITES_OF_LIVE = 1_000
-# As deep for any number of call sites: the first is always of left(), 17 bits are enough for all.
+# The same depth for any number of call sites: the first is always that of left(), and 17 bits suffice for
+# all.
 _CALLS = 18
-# growth.c: of allocate_at_leaf(), main() and the C library.
+# Frames of growth.c's allocate_at_leaf(), of main() and of the C library.
 _FRAMES_ALWAYS = 5
 _TOP_LIMIT = 20
 _TICK_S = 0.5
 _PAIRS = 20_000
-# More than by default, which refuses and counts what is more.
+# Above the default limit, which refuses and counts further ones.
 _LIMITS = {
     "live_blocks": 12_000_000,
     "sites": 200_000,
@@ -64,7 +65,7 @@ def measure(short: bool) -> Benchmark:
 
 
 class _Axes:
-    """A daemon, and what is measured of it and of a target at each point of an axis."""
+    """A daemon, and the measurements of it and of a target at each point of an axis."""
 
     def __init__(self, benchmark: Benchmark, stack: contextlib.ExitStack, repeats: int) -> None:
         self._benchmark = benchmark
@@ -72,7 +73,7 @@ class _Axes:
         self._libc = stack.enter_context(own_libc())
 
     def live_blocks(self, numbers: Sequence[int]) -> None:
-        """One process, which gets more and more."""
+        """One process with more and more live blocks."""
         with self._daemon() as daemon, self._target(_SITES_OF_LIVE, _CALLS) as target:
             daemon.client.attach(target.pid)
             have = 0
@@ -83,7 +84,7 @@ class _Axes:
         self._plot("live blocks", numbers, _OF_LIVE)
 
     def call_sites(self, numbers: Sequence[int]) -> None:
-        """A process and a daemon for each number, since the daemon keeps what it has seen."""
+        """A new process and daemon for each number, because the daemon keeps what it has seen."""
         for number in numbers:
             with self._daemon() as daemon, self._target(number, _CALLS) as target:
                 daemon.client.attach(target.pid)
@@ -93,7 +94,7 @@ class _Axes:
         self._plot("call sites", numbers, tuple(_UNITS))
 
     def depth(self, numbers: Sequence[int]) -> None:
-        """One daemon: what a pair costs is all that may change."""
+        """One daemon: only the cost of a pair may change."""
         with self._daemon() as daemon:
             for number in numbers:
                 with self._target(1, number - _FRAMES_ALWAYS) as target:
@@ -117,7 +118,7 @@ class _Axes:
     @staticmethod
     def _expect_depth(daemon: RunningDaemon, target: Target, frames: int) -> None:
         (site,) = daemon.until(lambda: daemon.client.report(target.pid).sites or None)
-        # The first of the frames is malloc itself.
+        # malloc itself is the first frame.
         depth = sum(not frame.inlined for frame in site.stack) - 1
         if depth != frames or site.truncated:
             raise RuntimeError(f"a stack of {depth} frames instead of {frames}, {site.truncated}")
@@ -148,9 +149,9 @@ class _Axes:
 
     @staticmethod
     def _tick_ms(daemon: RunningDaemon, target: Target, sites: int) -> float:
-        """The tick that finds that so many sites have changed, or all, if there are no more."""
+        """The tick that finds this many changed sites, or all if there are fewer."""
         target.step(-sites)
-        # The next may have begun before the last of them changed.
+        # The next tick may have begun before the last of them changed.
         return max(stats.last_tick_s for stats in daemon.wait_ticks(2)) * 1e3
 
     def _plot(self, unit: str, numbers: Sequence[int], what: Sequence[str], *, is_log: bool = True) -> None:

@@ -1,7 +1,7 @@
-"""Programs that do not leak, under load for minutes: `make healthy` writes what is said of them.
+"""Programs that do not leak, under load for minutes: `make healthy` writes their verdicts.
 
-All of them at once, with the children that they start. What was ever called a leak counts, as the log of the
-daemon has it, and what is called one at the end. The table goes to docs/verdicts.md.
+All of them run at once, with the children they start. A program fails if the daemon's log ever called it a
+leak, or if it is one at the end. The table goes to docs/verdicts.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bpfleakd.model.verdict import Verdict
 
 __all__: list[str] = []
 
-# Children that come and go, as a compiler's, belong to the program that started them.
+# Children that come and go, such as a compiler's, belong to the program that started them.
 _POLICY = {
     "default": "off",
     "rules": [{"match": {"cmdline": f"*{LOOPS_DIRECTORY}*"}, "mode": "exact", "follow_children": True}],
@@ -34,7 +34,7 @@ _WARM_UP_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What was said of a program: `report` of its main process, None where it is not installed."""
+    """The verdicts on a program: `report` of its main process, None if it is not installed."""
 
     name: str
     report: LeakReport | None
@@ -42,7 +42,7 @@ class _Found:
 
 
 def main() -> int:
-    """Run them; 1 if a leak was found."""
+    """Run them; returns 1 if a leak was found."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=600, help="how long they are traced (%(default)s)")
     parser.add_argument("--only", nargs="*", default=[], help="programs whose name has one of these in it")
@@ -60,7 +60,7 @@ def main() -> int:
 
 
 def _traced(daemon: RunningDaemon, wanted: list[str], seconds: float) -> tuple[list[_Found], float]:
-    """Run the programs side by side; what is said of them after so long, and how long that was."""
+    """Run the programs side by side; returns the verdicts after this time, and the time itself."""
     with contextlib.ExitStack() as stack:
         running: dict[str, int | None] = {}
         for name in wanted:
@@ -72,7 +72,7 @@ def _traced(daemon: RunningDaemon, wanted: list[str], seconds: float) -> tuple[l
         for pid in running.values():
             if pid is not None:
                 with contextlib.suppress(BpfleakdError):
-                    # Those that a rule has traced already, and shells, which allocate by themselves.
+                    # Except those that a rule has traced already, and shells, which allocate, too.
                     daemon.client.attach(pid)
         began = time.monotonic()
         while time.monotonic() < began + seconds:

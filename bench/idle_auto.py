@@ -1,7 +1,7 @@
-"""What the daemon takes where nothing grows: a thousand processes that sleep, all of them watched.
+"""What the daemon uses if nothing grows: a thousand sleeping processes, all watched.
 
-It runs in a pid namespace of its own, where nobody else starts processes: there the kernel does not tell of
-processes either, so that /proc is scanned once a second.
+It runs in its own PID namespace, where nothing else starts processes. The kernel sends no process events
+there, so the daemon scans /proc once a second.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["measure"]
 _CPU_PERCENT = 1.0
 _WATCHING_PERCENT = 0.1
 _PROCESSES = 1_000
-# By then processes that do not change are read at their longest intervals.
+# By then the daemon reads unchanged processes at the longest intervals.
 _SETTLE_S = 120
 _SPAN_S = 60
 _SPANS = 2

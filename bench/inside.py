@@ -1,6 +1,6 @@
-"""libbpfleak.so: whether its estimates are right, what an event costs, and what memory it takes.
+"""libbpfleak.so: whether its estimates are right, what an event costs, and how much memory it uses.
 
-What a pair costs is in `bench.pair`, and what is left of real programs' speed in `bench.real_programs`.
+`bench.pair` measures the cost of a pair, `bench.real_programs` the remaining speed of real programs.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ _RUNS = 200
 _NO_BLOCKS_MISSED = ("names_over_budget", "event_full")
 _RUNS_AT_ONCE = 8
 _ESTIMATE_INTERVAL_BYTES = 32 << 10
-# Sizes and rounds: at each of 16 stacks a block of each size a round, of which every second one is freed.
+# Sizes and rounds: in each round, each of 16 stacks allocates a block of each size; every second one is
+# freed.
 _ESTIMATED = {
     "100 to 1,000 bytes": ((100, 300, 1_000), 1_200),
-    # Of the blocks of 24 bytes there is one sample in two runs, which stands for 1,365 of them.
+    # There is one sample of 24-byte blocks in two runs, which stands for 1,365 of them.
     "24 to 20,000 bytes": ((24, 700, 3_000, 20_000), 96),
 }
 _BLOCKS_DEMANDED = "100 to 1,000 bytes"
-# Of 200 right intervals of two standard errors, 95.4 % hold the truth.
+# Of 200 correct intervals of two standard errors, 95.4 % contain the truth.
 _COVERED_SHARE = 0.93
 _BIAS_STANDARD_ERRORS = 3.0
 
-# depth.c: its pairs are of 64 bytes, so deep here that a stack has ten frames. One pair in 17 is announced.
+# depth.c: its pairs have 64 bytes, and this depth gives a stack of ten frames. One pair in 17 is announced.
 _PAIRS = ("depth_tables", 5)
 _PAIR_BYTES = 64
 _EVENT_INTERVAL_BYTES = 1_024
@@ -102,7 +103,7 @@ def _report(
 def _batch_of_estimates(
     daemon: RunningDaemon, case: str, count: int
 ) -> list[tuple[str, float, float, float]]:
-    """Figure, truth, estimate and standard error of so many processes at once."""
+    """Figure, truth, estimate and standard error of this many concurrent processes."""
     sizes, rounds = _ESTIMATED[case]
     launcher = launchers.inside(Path(), _ESTIMATE_INTERVAL_BYTES)
     command = launcher.command([build_workload("sampling"), "malloc", 16, *sizes])
@@ -127,7 +128,7 @@ def _batch_of_estimates(
 
 
 def _events(benchmark: Benchmark, daemon: RunningDaemon, turns: int) -> None:
-    """What it costs to announce a block, or its end."""
+    """The cost of announcing a block, or its end."""
     launcher = launchers.inside(Path(), _EVENT_INTERVAL_BYTES)
     target = Target(launcher.command([build_program(_PAIRS[0]), *_PAIRS[1:]]))
     announced = -math.expm1(-_PAIR_BYTES / _EVENT_INTERVAL_BYTES)
@@ -143,7 +144,7 @@ def _events(benchmark: Benchmark, daemon: RunningDaemon, turns: int) -> None:
 
 
 def _memory(benchmark: Benchmark, daemon: RunningDaemon, turns: int) -> None:
-    """What sampled blocks and their marks take of a heap of small blocks, half of them freed."""
+    """The memory that sampled blocks and their marks take in a heap of small blocks, half of them freed."""
     command = [build_workload(_HEAP[0]), *_HEAP[1:]]
     samples = []
     for _ in range(turns):
@@ -161,7 +162,7 @@ def _memory(benchmark: Benchmark, daemon: RunningDaemon, turns: int) -> None:
 
 
 def _resident_kib(pid: int) -> int:
-    """Memory of its own that a process has resident."""
+    """A process' private resident memory."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return int(next(line.split()[1] for line in lines if line.startswith("RssAnon:")))
 

@@ -1,4 +1,4 @@
-"""What reading a Java virtual machine from outside costs the daemon: its structures, its code, its names."""
+"""What reading a JVM from outside costs the daemon: its structures, its code, its names."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 def measure(short: bool) -> Benchmark:
-    """A machine with thousands of compiled methods, looked at as at each tick."""
+    """A JVM with thousands of compiled methods, read as at each tick."""
     benchmark = Benchmark("java", "A Java virtual machine, read from outside", short)
     with _machine() as pid, contextlib.closing(RemoteMemory(pid)) as memory:
         structures: list[float] = []
@@ -82,7 +82,7 @@ def _timed(samples: list[float], work: Callable[[], T]) -> T:
 
 @contextmanager
 def _machine() -> Iterator[int]:
-    """A Java program that has compiled what it has; killed at the end."""
+    """A Java program that has finished compiling; killed at the end."""
     program = subprocess.Popen(["java", str(_SOURCE)], stdout=subprocess.PIPE)
     try:
         assert program.stdout is not None

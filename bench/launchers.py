@@ -1,6 +1,6 @@
-"""Other tools that a program has to be started under: what comes before its command, and variables.
+"""Tools that start the program: the words before its command, and environment variables.
 
-Each keeps what it finds in a directory that is given.
+Each writes its findings into a given directory.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ __all__ = ["Launcher", "heaptrack", "inside", "jemalloc", "tcmalloc", "valgrind"
 
 _INSIDE = Path(__file__).parents[1] / "inside"
 _LIBRARIES = Path("/usr/lib")
-# Both allocators' own default: one sample in 512 KiB.
+# The default of both allocators: one sample in 512 KiB.
 _SAMPLE_SHIFT = 19
 
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """How to start a program under a tool. Of `preload`, which goes into LD_PRELOAD, there may be others."""
+    """How to start a program under a tool. `preload` goes into LD_PRELOAD, which may have other entries."""
 
     prefix: tuple[str, ...] = ()
     preload: tuple[Path, ...] = ()
@@ -39,7 +39,7 @@ class Launcher:
 
 
 def inside(_directory: Path, interval_bytes: int | None = None) -> Launcher:
-    """Our own library: it announces a block in `interval_bytes`, 512 KiB if None, to an attached daemon."""
+    """bpfleakd's library: it announces a block in `interval_bytes` (None: 512 KiB) to an attached daemon."""
     build = _INSIDE.parent / "build" / "inside"
     made = subprocess.run(
         ["make", "--silent", "-C", _INSIDE, f"BUILD={build}"], capture_output=True, text=True, check=False
@@ -61,24 +61,24 @@ def heaptrack(directory: Path) -> Launcher:
 
 
 def valgrind(directory: Path) -> Launcher:
-    """valgrind's memcheck, whose leaks go into a file when the program ends."""
+    """valgrind's memcheck, which writes the leaks to a file when the program ends."""
     program = shutil.which("valgrind")
     if program is None:
         raise NotHere("valgrind is not installed: apt install valgrind")
     options = ("--leak-check=full", "--show-leak-kinds=all", "--num-callers=30", "--xml=yes")
-    # Also where jemalloc has malloc.
+    # Also if jemalloc provides malloc.
     options = (*options, "--soname-synonyms=somalloc=*jemalloc*")
     return Launcher(prefix=(program, *options, f"--xml-file={directory}/valgrind.%p.xml"))
 
 
 def jemalloc(directory: Path, *, profiled: bool) -> Launcher:
-    """jemalloc in place of the C library's allocator, and `profiled` with its own sampling of the heap."""
+    """jemalloc in place of the C library's allocator; with `profiled`, its own sampling of the heap."""
     library = _library("libjemalloc.so.2", "libjemalloc2")
     if not profiled:
         return Launcher(preload=(library,))
     options = f"prof:true,lg_prof_sample:{_SAMPLE_SHIFT},prof_prefix:{directory}/jemalloc,prof_final:true"
     launcher = Launcher(preload=(library,), variables={"MALLOC_CONF": f"{options},abort_conf:true"})
-    # It would go on without a word to us if it was built without profiling.
+    # A jemalloc built without profiling would silently ignore this.
     if subprocess.run(launcher.command(["true"]), capture_output=True, check=False).returncode:
         raise NotHere(f"{library} was built without profiling")
     return launcher

@@ -1,4 +1,4 @@
-"""The machine that figures were taken on, without its name."""
+"""The machine of the measurement, without its name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Machine", "describe_machine"]
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Kernel version, processor and cores, whether it is a virtual machine, and what else it had to do."""
+    """Kernel version, CPU model and count, whether it is a virtual machine, and its other load."""
 
     kernel: str
     processor: str

@@ -1,4 +1,4 @@
-"""Ten million live blocks in fifty processes: all are counted, and those over a limit are refused."""
+"""Ten million live blocks in fifty processes: all are counted, and those above a limit are refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _STEP_TIMEOUT_S = 600.0
 
 
 def measure(short: bool) -> Benchmark:
-    """Fill the processes one after the other; then one goes over its limit."""
+    """Fill the processes one by one; then one exceeds its limit."""
     benchmark = Benchmark("many_live", "Many live blocks in many processes", short)
     processes, each = (3, 10_000) if short else (_PROCESSES, _LIVE_EACH)
     where = f"{processes} processes of {each:,} live blocks"
@@ -83,7 +83,7 @@ def _answer_s(daemon: RunningDaemon, target: Target) -> float:
 
 
 def _tables_mb(daemon: RunningDaemon) -> float:
-    """What the kernel says that the maps take which the daemon has open."""
+    """The memory of the daemon's maps, according to the kernel."""
     taken: dict[str, int] = {}
     for path in Path(f"/proc/{daemon.pid}/fdinfo").iterdir():
         with contextlib.suppress(FileNotFoundError):

@@ -1,6 +1,6 @@
-"""What the daemon takes that traces 1, 50 and 500 processes, or samples ten that allocate fast.
+"""What the daemon uses to trace 1, 50 and 500 processes, or to sample ten that allocate fast.
 
-And what a machine pays for fifty programs that are always sampled inside.
+And what fifty programs with a sampler inside cost a machine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bpfleakd.model.process import TracingMode
 __all__ = ["measure"]
 
 _COUNTS = (1, 50, 500)
-# Little, since every probe of a library that many traced processes share asks for all of them.
+# Little, because a hit on a shared probe runs the filters of all traced processes.
 _PAIRS_PER_S = 5
 _STEADY_COUNT = 10
 _STEADY_PAIRS_PER_S = 50_000
@@ -67,15 +67,15 @@ def measure(short: bool) -> Benchmark:
 
 
 def _crowd(benchmark: Benchmark, count: int, span_s: float, spans: int) -> None:
-    """So many processes, exact, that were there before the daemon."""
+    """This many processes, exact, which started before the daemon."""
     where = _where(count)
-    # As the kernel names it: build/ may be a link.
+    # The path as in the kernel: build/ may be a link.
     program = build_program("crowd").resolve()
     policy = {
         "default": "off",
         "rules": [{"match": {"exe": str(program), "comm": "crowd-member"}, "mode": "exact"}],
     }
-    # The point is what many cost, not that their number is limited.
+    # The benchmark measures the cost of many, not the limit on their number.
     limits = {"processes": 1024}
     with _members(count, _PAIRS_PER_S) as pids:
         began_s = time.monotonic()
@@ -119,7 +119,7 @@ def _steady(benchmark: Benchmark, settle_s: float, span_s: float, spans: int) ->
 
 
 def _always_on(benchmark: Benchmark, count: int, settle_s: float, spans: int) -> None:
-    """So many programs with the sampler inside, traced, beside as many without it."""
+    """This many traced programs with the sampler inside, next to as many without it."""
     where = f"{count} sampled inside, {_INSIDE_PAIRS_PER_S:,} allocations/s each"
     inside = launchers.inside(Path())
     with (
@@ -157,7 +157,7 @@ def _where(count: int) -> str:
 def _members(
     count: int, pairs_per_s: float, block_bytes: int = 0, launcher: Launcher | None = None
 ) -> Iterator[list[int]]:
-    """Processes that make so many pairs a second; yields their pids. `block_bytes` 0: of many sizes."""
+    """Processes that make this many pairs a second; yields their pids. `block_bytes` 0: of many sizes."""
     with own_libc() as libc:
         crowd_command = [build_program("crowd"), count, pairs_per_s, block_bytes]
         command = ended_with_us(

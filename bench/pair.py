@@ -1,7 +1,8 @@
-"""What a malloc+free pair costs a program that is traced: bpfleakd, its floor, and its peers.
+"""What a malloc+free pair costs a traced program: under bpfleakd, at the least possible, and under other
+tools.
 
-The floor is probes that do nothing at the same instructions: what any tool pays that uses uprobes. The pair
-is made ten frames deep, in code without frame pointers, by one thread and by two at once.
+The least possible is the cost of empty probes at the same instructions, which every tool with uprobes pays.
+The pair is made ten frames deep, in code without frame pointers, by one thread and by two at once.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ __all__ = ["measure"]
 _EXACT_OF_MEMLEAK = 0.25
 _SAMPLED_OF_MEMLEAK = 0.10
 _SAMPLED_OF_FLOOR = 1.15
-# Of the speed without probes.
+# As a factor of the speed without probes.
 _SPEED_AFTER = 1.2
 
 _FRAMES = 10
-# depth.c: what there is without its chain of calls.
+# The frames of depth.c outside its chain of calls.
 _FRAMES_ALWAYS = 5
 _THREADS = (1, 2)
 _TURNS = {1: 5, 2: 3}
@@ -51,7 +52,7 @@ _MEMLEAK_SAMPLED = f"memleak -s {_MEMLEAK_EVERY}"
 _BPFTRACE = "bpftrace, three probes"
 _PRELOADED = "libbpfleak.so, no daemon"
 _INSIDE = "bpfleakd, inside"
-# What a pair may cost more than with nothing, ns.
+# The limit on a pair's additional cost, ns.
 _INSIDE_MORE_NS = {_PRELOADED: 3.0, _INSIDE: 6.0}
 _STARTED: dict[str, Callable[[Path], Launcher]] = {
     "heaptrack": launchers.heaptrack,
@@ -97,7 +98,7 @@ def measure(short: bool) -> Benchmark:
 
 
 class _Turns:
-    """A target for so many threads, and the samples: one median for each way and turn."""
+    """A target with this many threads, and the samples: one median for each way and turn."""
 
     def __init__(self, stack: contextlib.ExitStack, daemons: _Daemons, threads: int, short: bool) -> None:
         self.daemons = daemons
@@ -114,12 +115,12 @@ class _Turns:
         self.points = heap_points(self.target.pid)
 
     def check_depth(self) -> None:
-        """See that a pair is as deep as it is said to be."""
+        """Check that a pair has the stated depth."""
         daemon = next(iter(self.daemons.values()))
         with daemon.attached(self.target.pid):
             self.target.step(100)
             (site,) = daemon.until(lambda: daemon.client.report(self.target.pid).sites or None)
-        # The first of the frames is malloc itself.
+        # malloc itself is the first frame.
         depth = sum(not frame.inlined for frame in site.stack) - 1
         if depth != _FRAMES or site.truncated:
             raise RuntimeError(f"a stack of {depth} frames instead of {_FRAMES}, {site.truncated}")
@@ -170,7 +171,7 @@ class _Turns:
     def _add_started(
         self, way: str, launcher: Callable[[Path], Launcher], daemon: RunningDaemon | None = None
     ) -> None:
-        """Under another tool; with a `daemon` that is attached to the sampler inside."""
+        """Started under another tool; with a `daemon`, attached to the sampler inside."""
         if way in self.missing:
             return
         with tempfile.TemporaryDirectory(prefix="bpfleakd-bench-") as directory:
@@ -190,12 +191,14 @@ class _Turns:
         return statistics.median(target.ns_per_round(self.span_s)) / self.threads
 
     def _best_ns(self) -> float:
-        """The speed of some nanoseconds, where whatever else the machine does shows the most."""
+        """The fastest sample, for ways that cost a few nanoseconds: other load on the machine shows least
+        there.
+        """
         return min(self.target.ns_per_round(self.span_s / 2, 12))
 
 
 def way_of(mode: TracingMode, method: AttachMethod) -> str:
-    """What a figure calls it."""
+    """The name of a way in figures."""
     return f"bpfleakd, {mode}, {method}"
 
 
@@ -209,7 +212,7 @@ def _report(benchmark: Benchmark, turns: _Turns) -> None:
         for way in ways:
             _ratio(benchmark, turns, way, _MEMLEAK, of_memleak if turns.threads == 1 else None)
         for way in ways:
-            # Only a session spares what is not recorded the return of malloc.
+            # Only with a session do unrecorded blocks skip the return of malloc.
             is_demanded = way == way_of(TracingMode.SAMPLED, AttachMethod.SESSION) and turns.threads == 1
             _ratio(benchmark, turns, way, _FLOOR, _SAMPLED_OF_FLOOR if is_demanded else None)
     for way, limit_ns in _INSIDE_MORE_NS.items():
@@ -227,7 +230,7 @@ def _report(benchmark: Benchmark, turns: _Turns) -> None:
 
 
 def _plot(benchmark: Benchmark) -> None:
-    """The best method alone: the others differ by little."""
+    """Only the best attach method: the others differ by little."""
     traced = (way_of(mode, AttachMethod.SESSION) for mode in (TracingMode.EXACT, TracingMode.SAMPLED))
     ways = (_NOTHING, _FLOOR, *traced, _MEMLEAK, _MEMLEAK_SAMPLED, _BPFTRACE, *_STARTED, _PRELOADED, _INSIDE)
     series = (Series("1 thread", ways), Series("2 threads", tuple(f"2 threads: {way}" for way in ways)))
@@ -237,7 +240,7 @@ def _plot(benchmark: Benchmark) -> None:
 
 
 def _ratio(benchmark: Benchmark, turns: _Turns, way: str, of: str, limit: float | None) -> None:
-    """Add the ratio of two ways, turn by turn, and what is demanded of it."""
+    """Add the ratio of two ways, turn by turn, and its limit."""
     name = f"{turns.prefix}{way}, of {of}"
     figure: Figure | None = None
     if turns.cost[of]:
@@ -248,7 +251,7 @@ def _ratio(benchmark: Benchmark, turns: _Turns, way: str, of: str, limit: float 
 
 
 def _account(benchmark: Benchmark, turns: _Turns) -> None:
-    """Say where the time goes, by the kernel's own count of what the programs take."""
+    """State where the time goes, by the kernel's own count of the programs' run time."""
     daemon = turns.daemons[AttachMethod.MULTI]
     with run_time_counted(), contextlib.closing(Target([build_workload("many_sites"), 1])) as blocks_only:
         counting_ns = _empty_run_ns(turns)
@@ -265,7 +268,7 @@ def _account(benchmark: Benchmark, turns: _Turns) -> None:
 
 
 def _crowd(benchmark: Benchmark, turns: _Turns, method: AttachMethod, others: int) -> None:
-    """What it costs that the same daemon traces further processes with the same C library."""
+    """The additional cost if the same daemon traces further processes with the same C library."""
     daemon = turns.daemons[method]
     with contextlib.ExitStack() as stack:
         stack.enter_context(daemon.attached(turns.target.pid))

@@ -1,4 +1,4 @@
-"""Other tools that trace a process that runs already. Those it is started under are in launchers.py."""
+"""Tools that trace a running process. launchers.py has those that start the program."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _STOP_TIMEOUT_S = 10.0
 _START_TIMEOUT_S = 60.0
 _SLEEPS = ("230", "23")  # x86-64: clock_nanosleep, and select in Python before 3.11
 
-# What is outstanding, and where from; the predicate is what keeps to one process. Probes are attached in the
-# order they are written in, and "ready" comes when all are. At its end bpftrace would print every block.
+# Outstanding blocks by stack; the predicate limits it to one process. bpftrace attaches probes in the order
+# of the text, so "ready" is printed when all are in place. At its end bpftrace would print every block.
 _BPFTRACE = """
 uprobe:{library}:malloc /pid == {pid}/ {{ @size[tid] = arg0; }}
 uretprobe:{library}:malloc /@size[tid]/ {{
@@ -40,9 +40,10 @@ class NotHere(Exception):
 
 @contextlib.contextmanager
 def memleak(pid: int, library: Path, *, every: int = 1) -> Iterator[Callable[[], str]]:
-    """bcc's memleak on a process that has this allocator, recording one allocation of `every`.
+    """bcc's memleak on a process with this allocator, recording one allocation of `every`.
 
-    Yields what returns its reports so far: the ten stacks with the most outstanding, every 5 seconds.
+    Yields a function that returns its reports so far: the ten stacks with the most outstanding bytes, every 5
+    seconds.
     """
     program = shutil.which("memleak-bpfcc") or shutil.which("memleak", path="/usr/share/bcc/tools")
     if program is None:
@@ -57,9 +58,9 @@ def memleak(pid: int, library: Path, *, every: int = 1) -> Iterator[Callable[[],
 
 @contextlib.contextmanager
 def bpftrace(pid: int, library: Path) -> Iterator[None]:
-    """A bpftrace program of three probes, which keeps what is outstanding with its stack.
+    """A bpftrace program of three probes, which keeps outstanding blocks with their stacks.
 
-    `bpftrace -p` leaves uprobes to every process of the file, so that the library must be the target's alone.
+    `bpftrace -p` places uprobes in every process of the file, so no other process may use the library.
     """
     program = shutil.which("bpftrace")
     if program is None:
@@ -76,7 +77,7 @@ def _running(
     environment: Mapping[str, str],
     is_ready: Callable[[int, TextIO], bool],
 ) -> Iterator[TextIO]:
-    """The tool, from when it traces; its output goes to a file, which is yielded."""
+    """The tool, once it traces; yields the file with its output."""
     with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen(
             ended_with_us(*command),
@@ -98,13 +99,13 @@ def _running(
             try:
                 process.wait(_STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
-                # bpftrace sometimes does not see a signal that comes soon after its start.
+                # bpftrace sometimes misses a signal soon after its start.
                 process.kill()
                 process.wait()
 
 
 def _text(output: TextIO) -> str:
-    # Not by the descriptor's own offset, which is where the tool goes on writing.
+    # Not by the descriptor's own offset, at which the tool continues to write.
     return os.pread(output.fileno(), 1 << 24, 0).decode(errors="replace")
 
 
@@ -112,8 +113,8 @@ def _text(output: TextIO) -> str:
 def _kernel_headers() -> Iterator[Mapping[str, str]]:
     """An environment in which memleak finds kernel headers.
 
-    Those of the running kernel, or else ours with the one macro more that memleak uses: its program is
-    the same with either, and costs the same.
+    Those of the running kernel, or bpfleakd's own with the one additional macro that memleak uses. Its
+    program, and the cost of it, are the same with either.
     """
     if Path(f"/lib/modules/{os.uname().release}/build").exists():
         yield os.environ
@@ -127,7 +128,7 @@ def _kernel_headers() -> Iterator[Mapping[str, str]]:
 
 
 def _sleeps_between_reports() -> Callable[[int, TextIO], bool]:
-    """memleak sleeps between its reports: once it has done so for a while all probes are in place."""
+    """memleak sleeps between its reports: once it sleeps, all probes are in place."""
     asleep_since: float | None = None
 
     def is_ready(pid: int, _output: TextIO) -> bool:

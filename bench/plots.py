@@ -1,4 +1,4 @@
-"""Drawing figures: what a benchmark asks for, as SVG files, by matplotlib."""
+"""Draws the figures of a benchmark as SVG files, with matplotlib."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["draw", "file_name"]
 
 _STYLE = {
-    # Text stays text, and the same figures make the same file.
+    # Text stays text, and the same figures give the same file.
     "svg.fonttype": "none",
     "svg.hashsalt": "bpfleakd",
     "font.family": "sans-serif",
@@ -26,17 +26,17 @@ _STYLE = {
     "axes.prop_cycle": "cycler('color', ['1f5fa8', 'd9772b', '3d9651', 'b0413e', '7a5ea8', '8c8c8c'])",
 }
 _PANEL_INCHES, _BAR_INCHES, _LINE_HEIGHT_INCHES = 3.4, 0.26, 2.8
-# Bars of one place, all together, take so much of the room between two places.
+# The share of the room between two places that all bars of one place take.
 _BARS_SHARE = 0.8
 
 
 def file_name(benchmark: Benchmark, plot: Plot) -> str:
-    """What the file of a plot is called."""
+    """The file name of a plot."""
     return f"{benchmark.name}-{plot.name}.svg"
 
 
 def draw(benchmark: Benchmark, directory: Path) -> list[Path]:
-    """Write all plots of a benchmark. ImportError if matplotlib is not here."""
+    """Write all plots of a benchmark. Raises ImportError without matplotlib."""
     import matplotlib
 
     written = []
@@ -86,7 +86,7 @@ def _lines(axes: Axes, panel: Panel, figures: dict[str, Figure]) -> None:
     if panel.log_values:
         axes.set_yscale("log")
     else:
-        # From zero: what does not grow is flat.
+        # From zero, so that constant figures look flat.
         axes.set_ylim(bottom=0, top=axes.get_ylim()[1] * 1.05)
     axes.set_xlabel(panel.axis)
     axes.set_ylabel(panel.unit)
@@ -95,7 +95,7 @@ def _lines(axes: Axes, panel: Panel, figures: dict[str, Figure]) -> None:
 
 
 def _bars(axes: Axes, panel: Panel, figures: dict[str, Figure]) -> None:
-    """Horizontal, the first at the top; each says its median."""
+    """Horizontal bars, the first at the top, labelled with their medians."""
     thickness = _BARS_SHARE / len(panel.series)
     for number, series in enumerate(panel.series):
         offset = (number - (len(panel.series) - 1) / 2) * thickness

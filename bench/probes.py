@@ -1,4 +1,4 @@
-"""Probes that do nothing, and the kernel's own account of how long programs run."""
+"""Empty probes, and the kernel's own account of how long programs run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class HeapPoints:
-    """Where bpfleakd puts its probes for malloc and free: file offsets in the C library at `path`."""
+    """Where bpfleakd places its probes for malloc and free: file offsets in the C library at `path`."""
 
     path: str
     malloc: int
@@ -43,13 +43,13 @@ class HeapPoints:
 
 @dataclass(frozen=True, slots=True)
 class RunTime:
-    """How long a program has run: all its runs together."""
+    """The total run time of a program."""
 
     ns: int
     runs: int
 
     def since(self, earlier: RunTime) -> float:
-        """Nanoseconds a run since then."""
+        """Nanoseconds per run since then."""
         return (self.ns - earlier.ns) / max(1, self.runs - earlier.runs)
 
 
@@ -66,7 +66,7 @@ def heap_points(pid: int) -> HeapPoints:
 
 @contextlib.contextmanager
 def empty_probes(points: HeapPoints, pid: int, *, at_return: bool) -> Iterator[int]:
-    """Probes that do nothing on malloc and free, and `at_return` of malloc too; yields a program."""
+    """Empty probes on malloc and free, and with `at_return` on malloc's return; yields a program."""
     descriptors: list[int] = []
     try:
         program = bpf.program_load(ProgramType.KPROBE, _EMPTY_PROGRAM, AttachType.UPROBE_MULTI, "bench_empty")
@@ -84,7 +84,7 @@ def empty_probes(points: HeapPoints, pid: int, *, at_return: bool) -> Iterator[i
 
 @contextlib.contextmanager
 def run_time_counted() -> Iterator[None]:
-    """Let the kernel count the run time of all programs; that costs each run some 20 ns."""
+    """Make the kernel count the run time of all programs, which costs each run some 20 ns."""
     fd = _bpf(_ENABLE_STATS, bytearray(struct.pack("=I", _STATS_RUN_TIME)))
     try:
         yield
@@ -93,7 +93,7 @@ def run_time_counted() -> Iterator[None]:
 
 
 def run_time_of(program: int) -> RunTime:
-    """Run time of a program since it was loaded, as far as it was counted."""
+    """Run time of a program since it was loaded, as far as the kernel counted it."""
     info = bytearray(_RUN_TIME_OFFSET + 16)
     view = (ctypes.c_char * len(info)).from_buffer(info)
     _bpf(_OBJ_GET_INFO_BY_FD, bytearray(struct.pack("=IIQ", program, len(info), ctypes.addressof(view))))

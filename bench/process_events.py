@@ -1,4 +1,4 @@
-"""What a host costs the daemon on which processes start and end all the time, as in a build."""
+"""What the daemon uses on a host where processes constantly start and end, as in a build."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["measure"]
 
 _EVENT_US = 50
 
-# Nothing is traced by either: a rule makes the daemon look at each process soon after its exec.
+# Neither traces anything: a rule only makes the daemon check each process soon after its exec.
 _POLICIES = {
     "automatic": {"default": "auto"},
     "a rule that traces other programs": {

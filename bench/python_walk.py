@@ -1,7 +1,7 @@
-"""What Python frames cost a walk of the stack, and what the code for them costs all other programs.
+"""What Python frames cost a stack walk, and what their code costs all other programs.
 
-The same process at the same place, with and without its Python frames; and a native program with the walker
-as it is, and with a walker that was compiled without the code for Python frames.
+The same process at the same place, with and without its Python frames; and a native program, with the walker
+as it is and with a walker compiled without the code for Python frames.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _MORE_NS = 300.0
 _NATIVE_RATIO = 1.02
 
 _FRAMES = 10
-# Of a native program, those of the loop, main() and the C library included: bench/walk.py.
+# Frames of the native program, including those of the loop, main() and the C library: bench/walk.py.
 _NATIVE_CALLS = 5
 _CHECKED_ROUNDS = 50_000
 _INTERPRETER = "/usr/bin/python3"
 _PROGRAM = Path(__file__).parent / "programs" / "python_calls.py"
 _WALK = "bench_walk"
-# Of bpf/walk.h: then all frames are native.
+# Replaces code of bpf/walk.h: then all frames are native.
 _WITHOUT_PYTHON = {
     "next = next_is_python(thread, python, walk, &word);": "next = NATIVE_WORD;",
     "	begin_python(thread, walk);\n": "	walk->python.count = 0;\n",
@@ -80,7 +80,7 @@ class _Bench:
     def __init__(self, stack: contextlib.ExitStack, span_s: float) -> None:
         self._span_s = span_s
         self.cost: dict[str, list[float]] = defaultdict(list)
-        # Of the Python program's stack, with its Python frames and without.
+        # Depth of the Python program's stack, with its Python frames and without.
         self.depths = (0, 0)
         libc = stack.enter_context(own_libc())
         self._python = Target([_INTERPRETER, _PROGRAM], libc)
@@ -96,9 +96,9 @@ class _Bench:
         self._points = heap_points(self._native.pid)
 
     def check_depths(self) -> None:
-        """See that all stacks are whole, and that those of Python have so many frames more."""
+        """Check that all stacks are whole, and that the Python ones have this many frames more."""
         self.depths = self._python_depth(self._walk), self._python_depth(replace(self._walk, loops=()))
-        # They stand in the place of one frame, that of the evaluation loop.
+        # They replace one frame, that of the evaluation loop.
         more = self.depths[0] - self.depths[1]
         if more not in (_FRAMES - 1, _FRAMES):
             raise RuntimeError(f"the stack has {more} frames more with those of Python")
@@ -123,7 +123,7 @@ class _Bench:
             step = threading.Thread(target=self._python.step, args=(_CHECKED_ROUNDS,))
             step.start()
             seen = []
-            # Before and after its loop the program allocates, too.
+            # The program also allocates before and after its loop.
             while step.is_alive():
                 seen.append(self._whole.last_stack(self._python.pid))
         depth, end = statistics.mode(seen)
@@ -137,7 +137,7 @@ class _Bench:
 
 
 def _walk_of(pid: int) -> PythonWalk:
-    """What the walker needs of the interpreter of a process. Raises RuntimeError if it has none."""
+    """The walker's description of a process' interpreter. Raises RuntimeError without an interpreter."""
     found = detect_cpython(read_process(pid), read_mappings(pid))
     if found is None or found.frames is None:
         raise RuntimeError(f"{_INTERPRETER}: {found.notes if found else 'no interpreter'}")

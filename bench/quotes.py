@@ -1,6 +1,6 @@
-"""Figures of results/ in the documents: one measurement, the same in every place that states it.
+"""Quotes figures of results/ in the documents: one measurement, the same wherever it is stated.
 
-    python -m bench.quotes                       write all of them again, as `make bench` does at its end
+    python -m bench.quotes                       updates all of them, as `make bench` does at its end
 
 A quotation stands between two comments, the first with a name of QUOTES: `<!--exact pair-->1.9 µs<!--/-->`.
 """
@@ -20,7 +20,7 @@ __all__ = ["QUOTATION", "QUOTES", "documents", "main", "quoted"]
 ROOT = Path(__file__).parents[1]
 QUOTATION = re.compile(r"<!--([a-z0-9][^>]*?)-->(.*?)<!--/-->", re.DOTALL)
 
-# Name: the benchmark, and the figure of it.
+# Name: the benchmark and its figure.
 QUOTES = {
     "untraced pair": ("pair", "nothing attached"),
     "empty probes": ("pair", "two empty probes"),
@@ -79,7 +79,7 @@ QUOTES = {
 
 
 def main() -> int:
-    """Write every quotation again; returns the exit code."""
+    """Update every quotation; returns the exit code."""
     for document in documents():
         before = document.read_text()
         after = QUOTATION.sub(lambda found: f"<!--{found[1]}-->{quoted(found[1])}<!--/-->", before)
@@ -90,13 +90,13 @@ def main() -> int:
 
 
 def documents() -> Iterator[Path]:
-    """Every document that may quote."""
+    """Every document that may have quotations."""
     for pattern in ("*.md", "docs/*.md", "bpf/*.md", "deploy/**/*.md", "examples/**/*.md"):
         yield from sorted(ROOT.glob(pattern))
 
 
 def quoted(name: str) -> str:
-    """The median of a figure, as documents state it. Raises KeyError for a name that QUOTES lacks."""
+    """The median of a figure, as documents state it. Raises KeyError for a name that is not in QUOTES."""
     benchmark, figure_name = QUOTES[name]
     figures = {figure.name: figure for figure in _results(benchmark).figures}
     return _in_words(figures[figure_name])
@@ -108,7 +108,7 @@ def _results(benchmark: str) -> Benchmark:
 
 
 def _in_words(figure: Figure) -> str:
-    """Two digits or three, in the unit that needs no thousands: 1,871 ns are 1.9 µs."""
+    """Two or three digits, in the unit that needs no thousands: 1,871 ns are 1.9 µs."""
     value, unit = figure.median, figure.unit
     if unit == "ns" and value >= 100:
         value, unit = value / 1000, "µs"

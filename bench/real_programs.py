@@ -1,7 +1,7 @@
-"""Programs that nobody here wrote, under load: what is left of their speed, and whether a leak is found.
+"""Released programs under load: how much of their speed is left, and whether a leak is found.
 
-Each way to trace gets a process of its own, in turns. Servers are asked by load makers on the same machine,
-as fast as they answer.
+Each way to trace gets a separate process, in turns. Load generators on the same machine send requests to
+servers as fast as they answer.
 """
 
 from __future__ import annotations
@@ -46,16 +46,17 @@ _NOTHING, _EXACT, _SAMPLED, _INSIDE, _MEMLEAK, _HEAPTRACK, _VALGRIND = (
     "valgrind (memcheck)",
 )
 
-# Of the function that leaks, in the tool's list.
+# Of the leaking function in the tool's list.
 _Place = Callable[[str], int | None]
 
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How a program is traced: started under a tool, or the tool attached to it, or neither.
+    """How a program is traced: started under a tool, with the tool attached, or neither.
 
-    What attaches yields where a function is in its answer; `read` finds that in what a tool has left in the
-    directory when the program has ended. `once` is for what takes long: one turn is enough.
+    `attach` yields a function that returns the rank of a function in the tool's answer; `read` finds the rank
+    in the files that the tool left in the directory at the program's end. `once` is for slow ways: one turn
+    is enough.
     """
 
     name: str
@@ -73,7 +74,7 @@ def measure(short: bool) -> Benchmark:
         found = {program.name: _Found(program) for program in PROGRAMS}
         for turn in range(1 if short else _TURNS):
             for number, program in enumerate(PROGRAMS):
-                # In short, another of the ways with each program.
+                # With --short, one other way for each program.
                 for way in (*ways[:2], ways[2 + number % (len(ways) - 2)]) if short else ways:
                     if turn == 0 or not way.once:
                         found[program.name].take(way, libraries, 0.3 if short else _LOAD_S, turn)
@@ -93,7 +94,7 @@ def measure(short: bool) -> Benchmark:
 
 
 class _Found:
-    """What was measured of one program, way by way."""
+    """The measurements of one program, by way."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -102,7 +103,7 @@ class _Found:
         self.missing: dict[str, str] = {}
 
     def take(self, way: _Way, libraries: Path, seconds: float, turn: int) -> None:
-        """One turn of one way; its answer is asked for in the first."""
+        """One turn of one way; the first turn also checks its answer."""
         if way.name in self.missing:
             return
         program = self.program
@@ -120,7 +121,7 @@ class _Found:
             self.places[way.name] = place
 
     def report(self, benchmark: Benchmark) -> None:
-        """Add its figures, and why there are not more."""
+        """Add its figures, and the reasons for missing ones."""
         name = self.program.name
         without = self.loads.get(_NOTHING, [])
         for way, loads in self.loads.items():
@@ -136,7 +137,7 @@ class _Found:
             benchmark.notes.append(f"{name}, {way}: not measured: {reason}.")
 
     def cells(self, way: str) -> str:
-        """What was found, for a table."""
+        """The results, for a table."""
         if way not in self.loads:
             return "not measured"
         parts = []
@@ -157,7 +158,7 @@ class _Found:
 def _run(
     program: Program, way: _Way, libraries: Path, directory: Path, seconds: float, *, asks: bool
 ) -> tuple[Load, int | None]:
-    """The program under load in one way, and the place of its leak if that `asks` for it."""
+    """The program under load in one way, and the rank of its leak if `asks`."""
     place: int | None = None
     launcher = way.launch(directory)
     if way.attach or way.name == _NOTHING:
@@ -204,7 +205,7 @@ def _traced(daemon: RunningDaemon, running: Running, mode: TracingMode) -> Itera
     try:
         yield place
     finally:
-        # It may have ended.
+        # The process may have ended.
         with contextlib.suppress(BpfleakdError):
             daemon.client.detach(running.pid)
 
@@ -214,7 +215,7 @@ def _under_memleak(running: Running, library: Path) -> Iterator[_Place]:
     with memleak(running.pid, library) as output:
 
         def place(function: str) -> int | None:
-            """Of the first report that begins from now on."""
+            """From the first report that begins from now on."""
             reports = output().count("outstanding allocations:")
             deadline_s = time.monotonic() + _REPORT_TIMEOUT_S
             while output().count("outstanding allocations:") == reports and time.monotonic() < deadline_s:
@@ -228,7 +229,7 @@ def _under_memleak(running: Running, library: Path) -> Iterator[_Place]:
 
 @contextlib.contextmanager
 def _libraries() -> Iterator[Path]:
-    """A directory with the allocators, as nobody else has them: see own_libc."""
+    """A directory with private copies of the allocators: see own_libc."""
     with own_libc() as libc:
         for name in {program.library for program in PROGRAMS} - {libc.name}:
             for path in sorted(Path("/usr/lib").glob(f"*/{name}"))[:1]:

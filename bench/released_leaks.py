@@ -1,9 +1,9 @@
-"""Leaks of released packages: are they found and named, and is the repaired release left alone?
+"""Leaks of released packages: whether they are found and named, and the fixed release is not called a leak.
 
-Each package is installed from PyPI, in the release that leaks and in the one that does not any more, into
-directories of their own below build/. A small program does again and again what makes it leak; some of them
-are traced at a time. `make released-leaks` writes a row for each to docs/verdicts.md, and ends with 1 if a
-leak is not named, or one is found where there is none.
+Each package is installed from PyPI in two releases, the leaking and the fixed one, into separate directories
+below build/. A small program repeats what makes it leak; some of the programs are traced at a time. `make
+released-leaks` writes a row for each to docs/verdicts.md, and exits with 1 if a leak is not named, or a fixed
+release is called a leak.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ while True:
     _time.sleep(0.02)
 """
 _PAUSE_S = 5.0
-# Object heaps are read one after the other.
+# Object heaps are read one by one.
 _AT_ONCE = 8
-# Memory grows in steps, by pages and arenas: what is resident tells the rate only over some time.
+# Memory grows in steps, by pages and arenas, so resident memory shows the rate only over some time.
 _WARM_UP_S = 20.0
 
 
 @dataclass(slots=True)
 class _Process:
-    """A running release; `leaks` says whether it does, `resident` are times and what was resident then."""
+    """A running release; `leaks` is the truth, `resident` are pairs of time and resident memory."""
 
     leak: ReleasedLeak
     leaks: bool
@@ -62,13 +62,13 @@ class _Process:
 
     @property
     def resident_bytes_per_s(self) -> float:
-        """How fast it really grew, as of the end of the warm-up."""
+        """How fast its resident memory grew since the end of the warm-up."""
         (first_s, first), (last_s, last) = self.resident[0], self.resident[-1]
         return (last - first) / max(last_s - first_s, 1e-3)
 
 
 def main() -> int:
-    """Print the table; 1 if a row of it is wrong."""
+    """Print the table; returns 1 if a row of it is wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=180, help="how long they are traced (%(default)s)")
     parser.add_argument("--only", default="", help="packages whose name has this in it")
@@ -91,7 +91,7 @@ def main() -> int:
 
 
 def _rows(daemon: RunningDaemon, leaks: Sequence[ReleasedLeak], seconds: float) -> list[tuple[str, bool]]:
-    """Trace some of them, with what repaired them; their rows, and whether these are right."""
+    """Trace some of them, with their fixed releases; returns their rows, and whether these are right."""
     with contextlib.ExitStack() as stack:
         running: dict[int, _Process] = {}
         for leak in leaks:
@@ -152,7 +152,7 @@ def _is_right(site: SiteReport, leak: ReleasedLeak) -> bool:
 
 
 def _name(site: SiteReport) -> str:
-    """The function, of C++ without its arguments."""
+    """The function; for C++ without its arguments."""
     return (site.function or "").partition("(")[0]
 
 

@@ -1,7 +1,7 @@
-"""Releases of Python packages that leak, and the releases that do not any more.
+"""Releases of Python packages that leak, and the fixed releases.
 
-Of each a small program that does again and again what makes it leak. Where it leaks, and by how much, was
-measured without bpfleakd: what is resident after some hundred thousand calls, in both releases.
+Each has a small program that repeats what makes it leak. Whether and how much it leaks was measured without
+bpfleakd: resident memory after some hundred thousand calls, in both releases.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ __all__ = ["RELEASED_LEAKS", "ReleasedLeak"]
 class ReleasedLeak:
     """`program` defines step(number), called `at_once` times each 20 ms.
 
-    `leaks` and `repaired` are what pip installs, separated by spaces; `repaired` is "" where nobody has
-    repaired it. `blamed` are the functions one of which is to be named, in the headline of its worst site.
+    `leaks` and `repaired` are pip requirements, separated by spaces; `repaired` is "" if no release has a
+    fix. The headline of the worst site must name one of the functions `blamed`.
     """
 
     leaks: str

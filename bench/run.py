@@ -44,7 +44,7 @@ BENCHMARKS = (
     "bill",
     "inside",
 )
-# Side by side, since nobody wants to know how fast; most of each is waiting.
+# Run in parallel, because their speed does not matter; they mostly wait.
 _SHORT_JOBS = 4
 _SHORT_WARNING = "A short run only shows that everything works: its figures say little, and are not kept."
 
@@ -81,7 +81,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _run(arguments: argparse.Namespace, directory: Path) -> int:
-    """Run each in a process of its own, so that none has the libraries of another in its memory."""
+    """Run each in a separate process, so that none has the libraries of another in its memory."""
     directory.mkdir(exist_ok=True)
     broken: list[str] = []
     found: list[Benchmark] = []
@@ -102,14 +102,14 @@ def _run(arguments: argparse.Namespace, directory: Path) -> int:
 
 
 def _ended(names: Sequence[str], directory: Path, *, short: bool) -> Iterator[tuple[str, bool]]:
-    """Each benchmark when it has ended, and whether it came to its end; all are ended with the generator."""
+    """Yield each benchmark when it has ended, and whether it completed; the generator's end ends all."""
     running: set[subprocess.Popen] = set()
 
     def run(name: str) -> bool:
         command = [sys.executable, "-m", f"bench.{name}", "--keep", str(directory), *["--short"] * short]
         began_s = time.monotonic()
         with contextlib.ExitStack() as stack:
-            # What runs side by side prints when it has ended.
+            # Parallel benchmarks print when they have ended.
             output = stack.enter_context((directory / f"{name}.out").open("wb")) if short else None
             process = stack.enter_context(
                 subprocess.Popen(command, stdout=output, stderr=output and subprocess.STDOUT)

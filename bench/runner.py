@@ -1,4 +1,4 @@
-"""Running one benchmark as a program."""
+"""Runs one benchmark as a program."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run_alone(measure: Callable[[bool], Benchmark]) -> None:
 
 
 def end_on_signals() -> None:
-    """Let SIGTERM and SIGINT end the program as an error does: everything is cleaned up."""
+    """Make SIGTERM and SIGINT end the program as an error does, with all cleanup."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _end)
 

@@ -1,4 +1,4 @@
-"""A scan for lost blocks: how long it takes, how long the process stands still, how much memory it needs."""
+"""A scan for lost blocks: how long it takes, how long it stops the process, how much memory it needs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _expect(report: ScanReport, count: int) -> None:
 
 @contextlib.contextmanager
 def _highest_resident_mb(pid: int) -> Iterator[list[float]]:
-    """What a child of the process has had in memory at most (VmHWM), until the block ends."""
+    """The peak resident memory (VmHWM) of a child of the process, until the block ends."""
     seen = [0.0]
     over = threading.Event()
 

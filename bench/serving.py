@@ -1,4 +1,4 @@
-"""Starting programs that serve, and keeping them busy with a load that stays the same."""
+"""Starts server programs, and keeps them busy with constant load."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from bench.tracing import ended_with_us
 __all__ = ["asked_by", "connected", "http_client", "running", "tool"]
 
 _START_TIMEOUT_S = 20.0
-# Between two requests of a client: steady, and little enough for a small machine.
+# Pause between two requests of a client: constant, and low enough for a small machine.
 _PAUSE_S = 0.005
 
 
 def tool(name: str) -> str:
-    """Where an installed program is. Raises NotHere."""
+    """The path of an installed program. Raises NotHere."""
     path = shutil.which(name, path="/usr/sbin:/usr/bin:/bin")
     if path is None:
         raise NotHere(f"{name} is not installed")
@@ -33,7 +33,7 @@ def tool(name: str) -> str:
 
 @contextlib.contextmanager
 def running(*command: object) -> Iterator[subprocess.Popen]:
-    """The command as a process, from `with` to its end; it reads nothing, and what it writes is lost."""
+    """The command as a process, from `with` to its end; it has no input, and its output is discarded."""
     quiet = subprocess.DEVNULL
     process = subprocess.Popen(
         ended_with_us(*command), stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True
@@ -41,7 +41,7 @@ def running(*command: object) -> Iterator[subprocess.Popen]:
     try:
         yield process
     finally:
-        # With the children of a loop.
+        # Including the children of a loop.
         os.killpg(process.pid, signal.SIGTERM)
         process.wait()
 
@@ -68,7 +68,7 @@ def asked_by(client: Callable[[], Iterator[None]], clients: int = 2) -> Iterator
 
 
 def http_client(port: int) -> Iterator[None]:
-    """A client that asks for / again and again, over a connection for 50 requests."""
+    """A client that repeatedly requests /, over a connection for 50 requests."""
     connected(port).close()
     while True:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
@@ -80,7 +80,7 @@ def http_client(port: int) -> Iterator[None]:
 
 
 def connected(port: int) -> socket.socket:
-    """A connection to a server of this machine, which may be starting."""
+    """A connection to a local server, which may still be starting."""
     deadline = time.monotonic() + _START_TIMEOUT_S
     while True:
         try:

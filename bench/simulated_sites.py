@@ -1,6 +1,6 @@
-"""Call sites that never were: blocks with times of birth and death, read once a second and judged.
+"""Simulated call sites: blocks with times of birth and death, read once a second and judged.
 
-Pure: no kernel, no clock. What is drawn comes from the generator that is handed in.
+Pure: no kernel, no clock. The caller passes the random generator.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ Make = Callable[[Random, float], "Blocks"]
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """The blocks of one site. Those born before 0 are from before the attach: only their frees are seen.
+    """The blocks of one site. Blocks born before 0 are from before the attach: only their frees are seen.
 
-    `intervals` are the sampling intervals where they change: from when on (s), and how many bytes.
+    `intervals` are the sampling intervals by the time (s) from which each applies, in bytes.
     """
 
     born_s: NDArray[np.float64]
@@ -83,7 +83,7 @@ cache = stopping
 
 
 def steps(interval_s: float, blocks: int = 100, size_bytes: float = 1000) -> Make:
-    """So many blocks at once, again and again, never freed."""
+    """This many blocks at once, repeatedly, never freed."""
 
     def make(random: Random, until_s: float) -> Blocks:
         times_s = np.arange(random.uniform(0, interval_s), until_s, interval_s)
@@ -93,7 +93,7 @@ def steps(interval_s: float, blocks: int = 100, size_bytes: float = 1000) -> Mak
 
 
 def growing_block(interval_s: float, more_bytes: float = 4096) -> Make:
-    """One block that is made larger again and again."""
+    """One block that is repeatedly enlarged."""
 
     def make(random: Random, until_s: float) -> Blocks:
         times_s = np.arange(random.uniform(0, interval_s), until_s + 2 * interval_s, interval_s)
@@ -116,7 +116,7 @@ churn = sessions
 
 
 def lru(per_s: float, life_s: float, attached_after_s: float = 0, size_bytes: float = 500) -> Make:
-    """A cache whose oldest entry goes when a new one comes."""
+    """A cache that drops its oldest entry for each new one."""
     return lambda random, until_s: Blocks.of(
         _poisson(random, per_s, -attached_after_s, until_s), life_s, size_bytes
     )
@@ -143,8 +143,8 @@ def warm_up(blocks: int, time_constant_s: float, size_bytes: float = 500) -> Mak
 def zipf_cache(
     keys: int, per_s: float, exponent: float = 1.0, attached_after_s: float = 0, size_bytes: float = 500
 ) -> Make:
-    """A cache without a bound: requests are for one of so many keys, the k-th of which is wanted k^-exponent
-    times as often as the first; each is kept from its first request on.
+    """An unlimited cache: the k-th of this many keys is requested k^-exponent times as often as the first;
+    each is kept from its first request on.
     """
     shares = np.arange(1, keys + 1) ** -exponent
     per_key_s = per_s * shares / shares.sum()
@@ -157,7 +157,7 @@ def zipf_cache(
 
 
 def start_up(blocks: int, size_bytes: float = 1000) -> Make:
-    """Blocks allocated in the first second, for good."""
+    """Blocks allocated in the first second that stay."""
     return lambda random, until_s: Blocks.of(random.uniform(0, 1, blocks), _FOR_EVER_S, size_bytes)
 
 
@@ -188,7 +188,7 @@ def sampled(make: Make, mean_bytes: float) -> Make:
 
 
 def resampled(make: Make, changes: Sequence[tuple[float, float]]) -> Make:
-    """A sample whose interval changes: from each of these times on so many bytes, 0: every block is seen."""
+    """A sample with this interval in bytes from each of these times on; 0: every block is seen."""
 
     def thinned(random: Random, until_s: float) -> Blocks:
         blocks = make(random, until_s)
@@ -207,7 +207,7 @@ def classified(sites: Sequence[Blocks], at_s: Sequence[float]) -> list[list[Site
     is_sampled = any((site.weight != 1).any() for site in sites)
     verdicts = []
     for now_s, histories in zip(at_s, histories_at(sites, at_s), strict=True):
-        # In a sample, the frees of blocks that are not in it tell nothing.
+        # In a sample, frees of unknown blocks prove nothing.
         replaced = 0 if is_sampled else sum(_replaced(site, now_s) for site in sites)
         classification = classify_sites(persistence_of(histories), Context(replaced_count=replaced))
         verdicts.append([classification.of(site) for site in range(len(sites))])
@@ -215,7 +215,7 @@ def classified(sites: Sequence[Blocks], at_s: Sequence[float]) -> list[list[Site
 
 
 def histories_at(sites: Sequence[Blocks], at_s: Sequence[float]) -> Iterator[SiteHistories]:
-    """What is known of sites at each of these times."""
+    """The histories of sites at each of these times."""
     read_at_s = np.arange(1.0, at_s[-1] + 1)
     readings = [_read(site, read_at_s) for site in sites]
     live_bytes, live_count, allocated_count = (np.stack(each, axis=1) for each in zip(*readings, strict=True))

@@ -1,7 +1,7 @@
-"""What changes of the address space cost a program that is traced, one that is not, and the daemon.
+"""What address space changes cost a traced program, another program, and the daemon.
 
-The daemon hears of each change, by tracepoints, which every process of the machine runs into while one is
-traced. memleak has probes in the C library's mmap and munmap; of mprotect it knows nothing.
+The daemon learns of each change by tracepoints, which run for every process of the machine while one is
+traced. memleak has probes in the C library's mmap and munmap, and none for mprotect.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ class _Turns:
 
     @property
     def notes(self) -> list[str]:
-        """What could not be measured."""
+        """The reasons for missing measurements."""
         return [self._missing] if self._missing else []
 
     def _note(self, way: str) -> None:
-        # As many as the daemon hears of: more between two ticks would be lost, which costs less.
+        # As many as the ring holds: further changes between two ticks would be lost, which costs less.
         self.target.cpu_ns(_PAIRS // 10)
         samples = []
         for _ in range(3):
@@ -106,7 +106,7 @@ def _report(benchmark: Benchmark, work: str, cost: Mapping[str, list[float]]) ->
 
 
 def _count_daemons_share(benchmark: Benchmark, daemon: RunningDaemon, target: Target, work: str) -> None:
-    """The processor time that the daemon takes for what it hears, and what it did not hear of."""
+    """The daemon's CPU time for the changes it received, and the changes that it missed."""
     with daemon.attached(target.pid):
         idle_ns = _daemon_ns(daemon)
         before_ns = process_cpu_ns(daemon.pid)

@@ -1,11 +1,11 @@
 """What each step of recording a malloc+free pair costs, by the kernel's own count.
 
     python -m bench.steps [--short] [--keep DIRECTORY]
-    python -m bench.steps --compare BEFORE AFTER        two kept results as a table, for bench/README.md
+    python -m bench.steps --compare BEFORE AFTER        two saved results as a table, for bench/README.md
 
-Each step is a program of its own (programs/steps.bpf.c) at the return of malloc, made of the daemon's own
-inlines; a step is the difference to the program that does what it needs. The kernel counts what a run takes
-without the way into the probe, which is the rest of a pair. The steps took turns in one run.
+Each step is a separate program (programs/steps.bpf.c) at the return of malloc, made of the daemon's own
+inlines; the cost of a step is the difference to the program without it. The kernel counts a run without the
+way into the probe, which is the rest of a pair. The steps took turns in one run.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from bpfleakd.kernel.programs import AttachMethod, programs_of
 __all__ = ["measure"]
 
 _FRAMES = 10
-# Of the loop itself, main() and the C library: bench/walk.py.
+# Frames of the loop itself, main() and the C library: bench/walk.py.
 _FRAMES_ALWAYS = 5
 _NOTHING = "step_nothing"
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """`program` less `without`, so many times in a pair."""
+    """`program` minus `without`, this many times per pair."""
 
     title: str
     program: str
@@ -116,7 +116,7 @@ class _Bench:
             self.programs_ns.append(self._all_programs_ns())
 
     def step_ns(self, step: _Step) -> list[float]:
-        """What a step costs a pair, turn by turn."""
+        """The cost of a step per pair, turn by turn."""
         pairs = zip(self._run_ns[step.program], self._run_ns[step.without], strict=True)
         return [step.times * (program - without) for program, without in pairs]
 
@@ -131,7 +131,7 @@ class _Bench:
             close_all(fds)
 
     def _least(self, read: Callable[[], tuple], runs_a_round: int = 1) -> float:
-        """Nanoseconds of a round in the programs that `read` reads, least of some: interrupts only add."""
+        """Nanoseconds per round in the programs `read`, the least of several: interrupts only add."""
         found = []
         for _ in range(self._repeats):
             before = read()
@@ -144,7 +144,7 @@ class _Bench:
         return min(found)
 
     def _check(self) -> None:
-        """See that a walk has as many frames as it is said to have."""
+        """Check that a walk has the stated number of frames."""
         with self._steps.attached("step_walk", self._points, self._target.pid):
             self._target.step(100)
         depth, end = self._steps.last_stack(self._target.pid)

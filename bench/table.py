@@ -1,4 +1,4 @@
-"""results/README.md: what was found, for people."""
+"""results/README.md: the results, for people."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ processor time.
 
 
 def results_page(benchmarks: Sequence[Benchmark]) -> str:
-    """The page: first what is demanded, then everything."""
+    """The page: first the limits, then all figures."""
     lines = [_HEAD, "## What is demanded", ""]
     lines += _table(
         ("", "measured", "at most", "demand"),

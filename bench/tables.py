@@ -1,9 +1,9 @@
-"""Unwind tables: how long they take to build, their memory, and what the daemon weighs with many of them.
+"""Unwind tables: how long they take to build, their memory, and the daemon's memory with many of them.
 
     python -m bench.tables --file PATH      one file, as JSON
 
-Each build is a process of its own, so that the peak of one is not that of another. "Memory" is how far the
-resident set grows above what it is before the file is opened; pages of the file itself are among it.
+Each build is a separate process, so that their peaks are separate. "Memory" is how far the resident set grows
+beyond its size before the file is opened; it includes pages of the file itself.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _KNOWN = (
     _LIBRARIES / "libcrypto.so.3",
     Path("/usr/bin/node"),
 )
-# bcc brings LLVM: the largest library on most machines that run bpfleakd.
+# bcc loads LLVM: the largest library on most machines that run bpfleakd.
 _LLVM = "libLLVM-*.so*"
 
-# bpfleakd needs these modules, so they are here. bcc alone brings twenty-five files, libLLVM among them.
+# bpfleakd needs these modules, so they are installed. bcc alone loads twenty-five files, including libLLVM.
 _TWENTY_FILES = "bcc"
 _FIFTY_FILES = "bcc, capstone, ctypes, msgspec, numpy, ssl, sqlite3, yaml"
 
@@ -127,7 +127,7 @@ def _process_of_many_files(modules: str) -> Iterator[int]:
 
 
 def _wait_for_children(pid: int, timeout_s: float = 30.0) -> None:
-    """Wait until a process has no children: the daemon builds tables in one."""
+    """Wait until a process has no children: the daemon builds tables in a child."""
     deadline = time.monotonic() + timeout_s
     while any(path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")):
         if time.monotonic() > deadline:
@@ -159,7 +159,7 @@ def _build(path: str) -> dict[str, float]:
 
 
 def _cached_s(path: str) -> float:
-    """How long a hit takes, with the reading and hashing of the file's sections."""
+    """The time of a cache hit, including reading and hashing the file's sections."""
     took_s = 0.0
     with tempfile.TemporaryDirectory(prefix="bpfleakd-bench-") as directory:
         for _ in range(2):
@@ -171,7 +171,7 @@ def _cached_s(path: str) -> float:
 
 
 def _resident_mb(field: str) -> float:
-    # Not ru_maxrss: that begins with what the parent had when it started this process.
+    # Not ru_maxrss, which starts with the parent's size when it started this process.
     status = Path("/proc/self/status").read_text()
     return int(re.search(rf"^{field}:\s+(\d+) kB", status, re.MULTILINE)[1]) / 1024
 

@@ -1,4 +1,4 @@
-"""Programs to be traced, and what their work costs them."""
+"""Programs to trace, and the CPU time of their work."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _PROBING_PAIRS = 500
 
 
 class Target(Workload):
-    """A workload whose step N does N times the same, with the C library of `own_libc` if one is given."""
+    """A workload whose step N repeats its work N times, with the C library of `own_libc` if given."""
 
     def __init__(self, command: Sequence[object], libc: Path | None = None) -> None:
         environment = ["env", f"LD_LIBRARY_PATH={libc.parent}"] if libc else []
         super().__init__([*environment, *map(str, command)])
 
     def ns_per_round(self, span_s: float = 0.03, repeats: int = 5) -> list[float]:
-        """Processor time of one round, `repeats` times, each the mean over about `span_s` of rounds."""
+        """CPU time of one round, `repeats` times, each the mean over about `span_s` of rounds."""
         self.cpu_ns(_PROBING_PAIRS)
         estimate_ns = self.cpu_ns(_PROBING_PAIRS) / _PROBING_PAIRS
         rounds = max(_PROBING_PAIRS, int(span_s * 1e9 / estimate_ns))
@@ -39,7 +39,7 @@ class Target(Workload):
         self.kill()
 
     def cpu_ns(self, rounds: int) -> int:
-        """Processor time of a step, all threads together, in the kernel's probes as well."""
+        """CPU time of a step, of all threads together, including the kernel's probes."""
         before_ns = process_cpu_ns(self.pid)
         self.step(rounds)
         return process_cpu_ns(self.pid) - before_ns
@@ -47,11 +47,11 @@ class Target(Workload):
 
 @contextlib.contextmanager
 def own_libc() -> Iterator[Path]:
-    """A copy of the C library that nobody else uses.
+    """A private copy of the C library.
 
-    Probes belong to a file: every hit asks those that others have in the same place, for whatever process,
-    whether they want it. And bcc 0.26 gives its probes a reference counter at a random place, so that it
-    cannot attach where others are, nor they where it is.
+    Probes belong to a file: every hit runs the filters of all probes at that place, whichever process they
+    are for. And bcc 0.26 gives its probes a reference counter at a random place, so it cannot attach where
+    other probes are, nor can they attach where it is.
     """
     with open("/proc/self/maps") as maps:
         (path,) = {found[0] for line in maps if (found := re.search(r"/\S*/libc\.so\.6$", line.rstrip()))}
@@ -60,7 +60,7 @@ def own_libc() -> Iterator[Path]:
 
 
 def build_program(name: str) -> Path:
-    """Return a program of bench/programs, compiled if its source is newer."""
+    """A program of bench/programs, compiled if its source is newer."""
     program = BUILD.parent / "bench" / name
     subprocess.run(
         ["make", "--silent", "-C", _PROGRAMS, f"BUILD={program.parent}", f"WORKLOADS={SOURCES}", program],
@@ -70,13 +70,13 @@ def build_program(name: str) -> Path:
 
 
 def process_cpu_ns(pid: int) -> int:
-    """Processor time that a process has used until now."""
+    """A process' CPU time so far."""
     # What clock_getcpuclockid(3) returns: MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED).
     return time.clock_gettime_ns((~pid << 3) | 2)
 
 
 def cpu_percent(pid: int, span_s: float, spans: int) -> list[float]:
-    """Percent of a core that a process takes, over each of so many spans."""
+    """Percent of a core that a process uses, over each of this many spans."""
     percents = []
     for _span in range(spans):
         before_ns, began_s = process_cpu_ns(pid), time.monotonic()

@@ -1,4 +1,4 @@
-"""The daemon, run for a benchmark."""
+"""Runs the daemon for a benchmark."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ T = TypeVar("T")
 
 _CACHE = Path(__file__).parents[1] / "build" / "bench" / "cache"
 
-# On a busy machine: it may have to compile first.
+# Generous for a busy machine: the daemon may have to compile first.
 _START_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 20.0
 
 
 def ended_with_us(*command: object) -> list[str]:
-    """The command, for a process that ends when this one does, even by SIGKILL."""
+    """The command for a process that ends with this one, even by SIGKILL."""
     return ["setpriv", "--pdeathsig", "TERM", *map(str, command)]
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens on, for the moment."""
+    """A TCP port that is currently free."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return server.getsockname()[1]
 
 
 class RunningDaemon:
-    """bpfleakd with socket, pins and configuration of its own, from `with` to its end.
+    """bpfleakd with its own socket, pins and configuration, from `with` to its end.
 
-    `wait` False: the block is entered as soon as the process is there. What it compiles is kept for the next
-    benchmark, unless `cache_dir` is None.
+    With `wait` False, the block begins as soon as the process exists. The next benchmark reuses its compiled
+    programs, unless `cache_dir` is None.
     """
 
     def __init__(self, *, wait: bool = True, **configuration: Any) -> None:
@@ -60,7 +60,7 @@ class RunningDaemon:
         self._pins = Path("/sys/fs/bpf") / f"bpfleakd-bench-{uuid.uuid4().hex[:8]}"
         self._log_path = self._directory / "log"
         self.socket = self._directory / "socket"
-        # A census of ten million blocks takes its time.
+        # A census of ten million blocks takes long.
         self.client = DaemonClient(self.socket, timeout_s=120.0)
         defaults = {
             "socket": str(self.socket),
@@ -92,7 +92,7 @@ class RunningDaemon:
         self._end()
 
     def kill_and_restart(self) -> None:
-        """End it by SIGKILL, and wait until the next one answers, which takes over what it traced."""
+        """End it by SIGKILL, and wait until the next one, which adopts its processes, answers."""
         assert self._process
         self._process.kill()
         self._process.wait()
@@ -108,7 +108,7 @@ class RunningDaemon:
         self.until(self.client.processes, _START_TIMEOUT_S)
 
     def until(self, question: Callable[[], T | None], timeout_s: float = 10.0, pause_s: float = 0.005) -> T:
-        """Ask until there is an answer that is not None, and no error."""
+        """Repeat a request until there is an answer that is not None, and no error."""
         deadline = time.monotonic() + timeout_s
         while True:
             assert self._process
@@ -145,28 +145,28 @@ class RunningDaemon:
             self.client.detach(pid)
 
     def events(self) -> list[dict[str, Any]]:
-        """What its log says so far."""
+        """Its log so far."""
         lines = self._log_path.read_text().splitlines()
         return [json.loads(line) for line in lines if line.startswith("{")]
 
     def traced_pids(self) -> set[int]:
-        """The processes that were ever attached to, as the log says."""
+        """The processes that were ever attached to, by its log."""
         return {event["pid"] for event in self.events() if event["event"] == "process.attached"}
 
     def attached_at_s(self, pid: int) -> float | None:
-        """When the log says that the recording of a process began, by the clock of the day; None: not yet."""
+        """When the recording of a process began, by its log, in wall-clock time; None: not yet."""
         for event in self.events():
             if event["event"] == "process.attached" and event["pid"] == pid:
                 return datetime.fromisoformat(event["timestamp"]).timestamp()
         return None
 
     def pinned(self, name: str) -> Path:
-        """Where a map or program of it is pinned."""
+        """The path of the pin of a map or program."""
         (loaded,) = pinned_sets(self._pins)
         return loaded.directory / name
 
     def wait_ticks(self, count: int) -> list[DaemonStats]:
-        """Wait for further ticks; return the daemon's figures after each."""
+        """Wait for further ticks; returns the daemon's figures after each."""
         seen = [self.client.stats()]
         while len(seen) <= count:
             stats = self.client.stats()
@@ -176,7 +176,7 @@ class RunningDaemon:
         return seen[1:]
 
     def resident_mb(self) -> dict[str, float]:
-        """Resident memory in MB (2^20): VmRSS, RssAnon, and VmHWM, the largest VmRSS ever."""
+        """Resident memory in MB (2^20): VmRSS, RssAnon, and VmHWM, the peak of VmRSS."""
         status = Path(f"/proc/{self.pid}/status").read_text()
         found = re.findall(r"^(VmRSS|RssAnon|VmHWM):\s+(\d+) kB$", status, re.MULTILINE)
         return {name: int(kilobytes) / 1024 for name, kilobytes in found}

@@ -1,4 +1,4 @@
-"""How often verdicts are wrong, and how long a leak goes unnoticed: made-up call sites, and a plot.
+"""How often verdicts are wrong, and how long leaks go unnoticed: simulated call sites, and a plot.
 
 `python -m bench.verdict_simulation` writes docs/verdicts.svg and the tables in docs/verdicts.md. The seed is
 fixed: the same code gives the same picture.
@@ -52,7 +52,7 @@ CLEAN: Mapping[str, sites.Make] = {
 }
 _AT_S = (20.0, 30.0, 40.0, 45.0, 50.0, 55.0, 60.0, 70.0, 80.0, 90.0, 120.0, 150.0, 180.0, 240.0, 300.0)
 _SEED = 23
-# The time to a verdict, by size and rate of the blocks that are lost.
+# The time to a verdict, by size and rate of the lost blocks.
 _SIZES_BYTES = (16, 50, 256, 1024, 16384)
 _RATES_PER_S = (0.1, 1.0, 10.0, 100.0)
 _TIMES_S = (50.0, 60.0, 80.0, 100.0, 150.0, 200.0, 300.0, 450.0, 600.0, 900.0, 1200.0, 1800.0)
@@ -84,14 +84,14 @@ _LEGEND_WIDTH = 270
 
 
 def shares_called_leak(make: sites.Make, number: int, at_s: Sequence[float], seed: int) -> list[float]:
-    """At each time, which share of so many sites is called a leak."""
+    """The share of this many sites that is called a leak, at each time."""
     random = np.random.default_rng(seed)
     verdicts = sites.classified([make(random, at_s[-1]) for _ in range(number)], at_s)
     return [sum(site.verdict is Verdict.LEAK for site in of_time) / number for of_time in verdicts]
 
 
 def time_to_verdict_s(per_s: float, size_bytes: int, number: int = 10) -> float | None:
-    """When nine of ten leaks of such blocks are called so; None: later than all of `_TIMES_S`."""
+    """When nine of ten leaks of such blocks are called a leak; None: later than all of `_TIMES_S`."""
     shares = shares_called_leak(sites.leak(per_s, size_bytes), number, _TIMES_S, _SEED)
     return next((at_s for at_s, share in zip(_TIMES_S, shares, strict=True) if share >= _MOST), None)
 
@@ -150,7 +150,7 @@ def _tables(panels: Sequence[tuple[str, Mapping[str, Sequence[float]]]], number:
 
 
 def _drawn(panels: Sequence[tuple[str, Mapping[str, Sequence[float]]]]) -> str:
-    """An SVG with the panels one under the other."""
+    """An SVG with the panels below each other."""
     width, height = _LEFT + _WIDTH + _LEGEND_WIDTH, _PANEL * len(panels)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '

@@ -1,9 +1,8 @@
-"""The verdicts on programs whose truth is known: `make verdicts` writes it to docs/verdicts.md.
+"""Verdicts on programs with known truth: `make verdicts` writes them to docs/verdicts.md.
 
 Every program of tests/workloads/verdicts, built in every way, is traced for a minute. All programs of a way
-run side by side, since they mostly sleep. With `--hard` one way is traced under conditions that make it hard,
-with `--inside` by the sampler inside the program.
-`bench.healthy` is about real programs.
+run in parallel, since they mostly sleep. With `--hard` one way is traced under difficult conditions, with
+`--inside` by the sampler inside the program. `bench.healthy` covers real programs.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ _HARD_WAY = "O2"
 
 @dataclass(frozen=True, slots=True)
 class _Condition:
-    """What makes it hard: little processor time, sampling, a daemon that is killed."""
+    """A difficult condition: little CPU time, sampling, a daemon that is killed."""
 
     name: str
     busy_loops: int = 0
     mode: TracingMode = TracingMode.EXACT
     configuration: dict[str, Any] = field(default_factory=dict)
     kill_every_s: float | None = None
-    # Of the sampler inside the program.
+    # For the sampler inside the program.
     interval_bytes: int | None = None
 
 
@@ -65,9 +64,9 @@ _HARD = (
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """What was said of a function, and what is right; `site` is None if it was not found at all.
+    """The verdict on a function, and the right one; `site` is None if no site was found.
 
-    `way` is that of the building, or the name of the condition.
+    `way` is how it was built, or the name of the condition.
     """
 
     program: str
@@ -163,7 +162,7 @@ def _busy_loop() -> Iterator[None]:
 
 
 def _kill_again_and_again(daemon: RunningDaemon, every_s: float, seconds: float) -> None:
-    """The last one ends so long before the end that the next one has said something."""
+    """The last one ends early enough that its successor has given verdicts."""
     until = time.monotonic() + seconds - every_s / 2
     while (left_s := until - time.monotonic()) > 0:
         time.sleep(min(every_s, left_s))
@@ -172,7 +171,7 @@ def _kill_again_and_again(daemon: RunningDaemon, every_s: float, seconds: float)
 
 @contextlib.contextmanager
 def _running(command: Sequence[str]) -> Iterator[tuple[subprocess.Popen, int]]:
-    """The program, and the process of it to be watched."""
+    """The program, and its process to watch."""
     pipe = subprocess.PIPE
     process = subprocess.Popen(ended_with_us(*command), stdin=pipe, stdout=pipe, text=True)
     assert process.stdout
@@ -187,26 +186,26 @@ def _running(command: Sequence[str]) -> Iterator[tuple[subprocess.Popen, int]]:
 
 
 def _after(daemon: RunningDaemon, pid: int, seconds: float) -> LeakReport:
-    """The report, once the process was traced for so long."""
+    """The report, once the process was traced for this long."""
     while (left_s := seconds - daemon.client.report(pid, limit=1).process.attached_s) > 0:
         time.sleep(left_s)
     return daemon.client.report(pid)
 
 
 def _functions(program: Path) -> dict[str, range]:
-    """Where each function of a program is; C++ without its arguments."""
+    """The addresses of a program's functions; for C++ without their arguments."""
     text = subprocess.run(["nm", "-S", "-C", program], check=True, capture_output=True, text=True).stdout
     found = re.findall(r"^([0-9a-f]+) ([0-9a-f]+) [tT] ([^\s(]+)", text, re.MULTILINE)
     functions: dict[str, range] = {}
     for start, size, name in found:
         addresses = range(int(start, 16), int(start, 16) + int(size, 16))
-        # A function may have a small part of its own for what is unlikely.
+        # A function may have a separate cold part.
         functions[name] = max(functions.get(name, range(0)), addresses, key=len)
     return functions
 
 
 def _site_of(report: LeakReport, function: str, addresses: range) -> SiteReport | None:
-    """The call site of a function that deserves most attention, told by name or, without names, by offset."""
+    """A function's call site that deserves most attention, found by name or, without names, by offset."""
     sites = [site for site in report.sites if _is_in(site, function, addresses)]
     return min(sites, key=lambda site: VERDICTS.index(site.verdict), default=None)
 

@@ -1,8 +1,8 @@
-"""What a walk of the stack costs, against the kernel following frame pointers.
+"""What a stack walk costs, compared with the kernel following frame pointers.
 
-The same program at the same place, the return of malloc, with and without the walk: the walk is the
-difference. bpf_get_stack sees whole stacks only in code with frame pointers, so they are compared there; in
-code without it stops after the caller, and the walk by tables stands alone.
+The same program at the same place, the return of malloc, with and without the walk: the difference is the
+walk. bpf_get_stack sees whole stacks only in code with frame pointers, so they are compared there; in other
+code it stops after the caller, and only the walk by tables is measured.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["measure"]
 
 _SHARE_OF_GET_STACK = 0.8
 
-# Walked frames. Of the loop itself, main() and the C library there are five.
+# Walked frames, including five of the loop itself, main() and the C library.
 _FRAMES = (5, 30)
 _FRAMES_ALWAYS = 5
 
@@ -76,11 +76,11 @@ class _Bench:
         self._points = heap_points(target.pid)
 
     def check_depths(self) -> None:
-        """See that a walk has as many frames as it is said to have, and that it reached the end."""
+        """Check that a walk has the stated number of frames, and that it reached the end."""
         for (code, frames), target in self._targets.items():
             with self._programs.attached(_WALK, self._points, target.pid):
                 target.step(100)
-            # The first of the frames is the function itself.
+            # The function itself is the first frame.
             depth, end = self._programs.last_stack(target.pid)
             if (depth - 1, end) != (frames, 0):
                 raise RuntimeError(f"{code}: walked {depth - 1} frames instead of {frames}, end {end}")
@@ -102,12 +102,12 @@ class _Bench:
                 self._daemon.client.detach(target.pid)
 
     def walk_ns(self, code: str, frames: int, program: str) -> list[float]:
-        """What a program costs more than the one that does nothing, turn by turn."""
+        """The cost of a program beyond the empty one, turn by turn."""
         pairs = zip(self.cost[code, frames, program], self.cost[code, frames, _NOTHING], strict=True)
         return [cost - nothing for cost, nothing in pairs]
 
     def frame_ns(self, code: str, program: str) -> list[float]:
-        """What one frame more costs, turn by turn."""
+        """The cost of one more frame, turn by turn."""
         few, many = _FRAMES
         pairs = zip(self.cost[code, few, program], self.cost[code, many, program], strict=True)
         return [(deep - flat) / (many - few) for flat, deep in pairs]
