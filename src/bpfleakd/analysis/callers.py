@@ -48,8 +48,7 @@ Addresses = Sequence[int]
 
 
 class ChargeRules(Struct, frozen=True):
-    """Functions, as shell patterns: `skip` are never charged, and nothing further out than `stop` is charged.
-    """
+    """Functions, as shell patterns: `skip` are never charged, and nothing further out than `stop` is charged."""
 
     skip: tuple[str, ...] = ()
     stop: tuple[str, ...] = ()

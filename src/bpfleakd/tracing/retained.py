@@ -178,7 +178,8 @@ def _judged(site: SiteReport, heap: ManagedHeap, share: float, is_proven: bool) 
         return replace(site, verdict=Verdict.STEADY, reason=stays)
     if not is_proven:
         stays += ", with no full one that confirms it yet"
-    confidence = min(_CONFIDENCE_MAX, 1 - 1 / site.live_count**0.5)
+    # Thousands of samples do not make a minute of the heap's growth certain.
+    confidence = min(_CONFIDENCE_MAX, 1 - 1 / site.live_count**0.5) * heap.growth_confidence
     rate = round(share * heap.growth_bytes_per_s, 1)
     return replace(
         site,

@@ -38,6 +38,7 @@ from bpfleakd.model.runtimes.managed import ManagedHeap
 from bpfleakd.model.verdict import ProcessVerdict, Verdict
 from bpfleakd.units import human_rate
 from bpfleakd.verdicts.process_verdict import FoundGrowth, reached_s
+from bpfleakd.verdicts.site_verdict import leak_confidence
 from bpfleakd.verdicts.slowing import Course, course_of
 from bpfleakd.verdicts.trend import Trend, trend
 
@@ -134,8 +135,18 @@ def classify_managed_heap(
     else:
         verdict, reason = Verdict.STEADY, f"{what} does not grow"
         reason += " any more" if course is Course.ENDED else ""
+    [confidence] = leak_confidence(np.array([max(count, 1.0)]), np.array([watched_s]), leak_after_s)
     return ManagedHeap(
-        runtime, verdict, reason, live_bytes, count, full, round(rate, 1), is_read, limit_bytes=limit_bytes
+        runtime,
+        verdict,
+        reason,
+        live_bytes,
+        count,
+        full,
+        round(rate, 1),
+        is_read,
+        limit_bytes=limit_bytes,
+        growth_confidence=round(float(confidence), 3),
     )
 
 

@@ -51,7 +51,7 @@ from bpfleakd.verdicts.measurement import START_UP_S
 from bpfleakd.verdicts.persistence import Persistence
 from bpfleakd.verdicts.rises import is_more_than_a_list
 
-__all__ = ["Classification", "Context", "classify_sites"]
+__all__ = ["Classification", "Context", "classify_sites", "leak_confidence"]
 
 _LEAK, _GROWING, _PLATEAU, _UNKNOWN, _CHURN, _STEADY = range(len(VERDICTS))
 
@@ -225,6 +225,13 @@ def _growing_rate(m: Persistence) -> Row:
     return np.where(m.persists, m.rate_bytes_per_s, m.grown_bytes / np.maximum(m.grown_s, 1.0))
 
 
+def leak_confidence(steps: Row, window_s: Row, leak_after_s: float) -> Row:
+    """How sure a leak is that was seen in so many steps: after a short time it may be a phase of work."""
+    evidence = 1 - np.exp2(-(steps - 1) / 2)
+    confidence: Row = evidence * np.clip(0.8 + (window_s - leak_after_s) / 600, 0.8, 1.0)
+    return confidence
+
+
 def _confidence(m: Persistence, context: Context, codes: NDArray[np.int8]) -> Row:
     evidence = 1 - np.exp2(-(np.maximum(m.window_steps, m.steps) - 1) / 2)
     time = m.observed_s / (m.observed_s + 15)
@@ -232,7 +239,7 @@ def _confidence(m: Persistence, context: Context, codes: NDArray[np.int8]) -> Ro
     confidence = np.select(
         [codes == _LEAK, codes == _GROWING, codes == _PLATEAU, codes == _UNKNOWN],
         [
-            evidence * np.clip(0.8 + (m.window_s - m.leak_after_s) / 600, 0.8, 1.0),
+            leak_confidence(np.maximum(m.window_steps, m.steps), m.window_s, m.leak_after_s),
             0.3 + 0.4 * evidence,
             1 - still_rising,
             np.zeros(len(codes)),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
+from bpfleakd.model.code.stack import RawStack, Stack
 from bpfleakd.model.runtimes.managed import ManagedHeap
 from bpfleakd.model.verdict import Verdict
 from bpfleakd.runtimes.runtime import Retained
-from bpfleakd.tracing.retained import fitted, retained_types
+from bpfleakd.tracing.retained import fitted, retained_sites, retained_types
 from bpfleakd.tracing.runtimes import ProcessRuntimes
 
 MIB = 1 << 20
@@ -28,6 +30,13 @@ class Sampling:
 
     def retained(self) -> list[Retained]:
         return SAMPLED
+
+
+class NoNames:
+    """Symbols of stacks that have none."""
+
+    def symbolize(self, stacks: list[RawStack]) -> list[Stack]:
+        return [Stack((), (), None) for _stack in stacks]
 
 
 def a_heap(
@@ -63,6 +72,14 @@ def test_the_growth_of_samples_does_not_contradict_the_heap(heap: ManagedHeap | 
     found = fitted(SAMPLED, heap)
     assert sum(one.growth_bytes_per_s for one in found) == pytest.approx(growth)
     assert [one.live_bytes for one in found] == [one.live_bytes for one in SAMPLED]
+
+
+@pytest.mark.parametrize("confidence", [1.0, 0.8])
+def test_sites_are_no_surer_than_the_growth_of_the_heap(confidence: float) -> None:
+    heap = replace(a_heap(Verdict.LEAK, 120, 600_000.0), growth_confidence=confidence)
+    [largest] = retained_sites(SAMPLED, heap, NoNames(), 1)  # type: ignore[arg-type]
+    assert largest.verdict is Verdict.LEAK
+    assert largest.confidence == pytest.approx(0.95 * confidence, abs=0.01)
 
 
 def test_a_heap_whose_samples_were_all_of_what_has_died() -> None:

@@ -62,6 +62,16 @@ def test_what_survives_full_collections_leaks(full: tuple[int, ...], often: bool
     assert (found.collections, found.full_collections) == (12, len(full))
 
 
+def test_a_minute_of_growth_is_less_sure_than_ten() -> None:
+    """A phase of work that ends by freeing everything looks the same, however often it was looked at."""
+    short, many, long = (
+        heap([10 + 2.0 * i for i in range(count)], full=(2, 5, 8), every_s=every_s)
+        for count, every_s in ((9, 8.0), (72, 1.0), (72, 10.0))
+    )
+    assert 0.7 < short.growth_confidence < many.growth_confidence < 0.85
+    assert long.growth_confidence > 0.99
+
+
 def test_growth_without_a_full_collection_is_no_leak_yet() -> None:
     """What grew old may be garbage."""
     found = heap([10 + 2.0 * i for i in range(60)])

@@ -48,7 +48,8 @@ class ManagedHeap(Struct, frozen=True):
     objects, so their figure is exact; that of others is an upper bound. `growth_bytes_per_s` is the growth of
     what outlives collections, 0.0 if it does not grow. `is_read`: the heap counts references; a "collection"
     is then a reading of all objects. `areas`: the runtime's memory other than objects. `limit_bytes`: the
-    size beyond which the runtime refuses memory; None if unknown.
+    size beyond which the runtime refuses memory; None if unknown. `growth_confidence`: how sure growth is, by
+    the number of collections and the time watched.
     """
 
     runtime: str
@@ -61,6 +62,7 @@ class ManagedHeap(Struct, frozen=True):
     is_read: bool = False
     areas: tuple[RuntimeArea, ...] = ()
     limit_bytes: int | None = None
+    growth_confidence: float = 1.0
 
 
 class TypesPrice(Struct, frozen=True):
