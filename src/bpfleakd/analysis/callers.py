@@ -48,7 +48,7 @@ Addresses = Sequence[int]
 
 
 class ChargeRules(Struct, frozen=True):
-    """Functions, as shell patterns: `skip` are never charged, and nothing further out than `stop` is charged."""
+    """Functions, as shell patterns: `skip` are never charged, nor is anything further out than `stop`."""
 
     skip: tuple[str, ...] = ()
     stop: tuple[str, ...] = ()
