@@ -1,8 +1,8 @@
-"""Byte sources: positional reads from a regular file or from memory, never beyond the end.
+"""Byte sources: positional reads from a regular file or from memory, never past the end.
 
-Files are read with pread and not mapped. Their owners may be hostile or merely upgrading: when a file is
-truncated, touching a mapped page behind the new end is a SIGBUS that ends the daemon, while a pread
-comes back short. Mapped pages would count as resident memory besides.
+Files are read with pread and not mapped. Their owners may be hostile or merely upgrading: if a file is
+truncated, touching a mapped page past the new end raises SIGBUS and ends the daemon, while a pread returns
+fewer bytes. Mapped pages would also count as resident memory.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ __all__ = ["ByteSource", "FileBytes", "MemoryBytes"]
 
 
 class ByteSource(Protocol):
-    """What an ELF image is read from."""
+    """The source of an ELF image's bytes."""
 
     name: str
     size_bytes: int
 
     def read(self, offset: int, size_bytes: int) -> bytes:
-        """Return exactly `size_bytes` bytes; raises `BadElf` where the source has not as many."""
+        """Exactly `size_bytes` bytes; raises `BadElf` if the source has fewer."""
         ...
 
     def close(self) -> None: ...
 
 
 class FileBytes:
-    """A regular file. `BadElf` is raised for any other, before a device or a pipe is opened."""
+    """A regular file. Raises `BadElf` for any other, without opening a device or a pipe."""
 
     def __init__(self, file: str | os.PathLike[str] | int) -> None:
-        """Open a path or duplicate a descriptor. Raises `OSError` where that fails, or `BadElf`."""
+        """Open a path or duplicate a descriptor. Raises `OSError` on failure, or `BadElf`."""
         self._fd = -1
         self.name = f"fd {file}" if isinstance(file, int) else os.fspath(file)
         self._fd = os.dup(file) if isinstance(file, int) else _open_regular(self.name)
@@ -48,12 +48,12 @@ class FileBytes:
         return os.fstat(self._fd)
 
     def duplicate(self) -> int:
-        """Return a descriptor of the file, which is the caller's."""
+        """A duplicate descriptor of the file, which the caller owns."""
         return os.dup(self._fd)
 
     @property
     def descriptor_path(self) -> str:
-        """A path that opens this very file, whatever became of its name, while this object is open."""
+        """A path that opens this very file, whatever happened to its name, while this object is open."""
         return f"/proc/{os.getpid()}/fd/{self._fd}"
 
     def read(self, offset: int, size_bytes: int) -> bytes:
@@ -89,15 +89,15 @@ class MemoryBytes:
         return self._data[offset : offset + size_bytes]
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
 
 def _open_regular(path: str) -> int:
-    # O_PATH looks without opening: opening a pipe may block, opening a device may do anything.
+    # O_PATH examines without opening: opening a pipe may block, opening a device may do anything.
     handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
-            return os.dup(handle)  # refused by the caller, which looks again
+            return os.dup(handle)  # refused by the caller, which checks again
         return os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         os.close(handle)

@@ -1,11 +1,11 @@
-"""Separate debug files: where the symbols of a stripped file are.
+"""Finds separate debug files, which contain the symbols of a stripped file.
 
-Looked for in gdb's order: by build-id, then by .gnu_debuglink next to the file, in its .debug directory
+The search follows gdb's order: by build-id, then by .gnu_debuglink next to the file, in its .debug directory
 and under /usr/lib/debug. https://sourceware.org/gdb/current/onlinedocs/gdb.html/Separate-Debug-Files.html
 
 A candidate belongs to this file if both have the same build-id, or else if the CRC of the link matches; and
 in any case if it has the same code at the same addresses. All of that can be forged: the caller decides which
-files to trust, and has to verify in the program what a debug file says of it.
+files to trust, and must verify the debug file's statements in the program.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ __all__ = ["debug_link", "find_debug_file", "has_line_tables", "minidebug_image"
 
 DEBUG_DIRECTORY = PurePosixPath("usr/lib/debug")
 
-# Fedora's minidebuginfo of libxul is 6 MB. xz streams may ask for any amount of memory to be decompressed.
+# Fedora's minidebuginfo of libxul has 6 MB. Decompressing an xz stream may take any amount of memory.
 MINIDEBUG_LIMIT_BYTES = 32 << 20
 XZ_MEMORY_LIMIT_BYTES = 48 << 20
 
-# The checksum means reading the whole file; larger debug files come with build-ids.
+# Computing the checksum reads the whole file; larger debug files come with build-ids.
 CHECKSUM_LIMIT_BYTES = 64 << 20
 _CHUNK_BYTES = 1 << 20
 
@@ -54,7 +54,7 @@ def find_debug_file(
 
 
 def debug_link(image: ElfImage) -> tuple[str, int] | None:
-    """Return the file name and the CRC-32 in .gnu_debuglink; None where it is absent or broken."""
+    """The file name and the CRC-32 in .gnu_debuglink; None if it is missing or broken."""
     data = _data_of(image.section(".gnu_debuglink"))
     name, terminator, _ = data.partition(b"\0")
     # The checksum is aligned to four bytes after the name.
@@ -80,7 +80,7 @@ def minidebug_image(image: ElfImage) -> ElfImage | None:
 
 
 def has_line_tables(image: ElfImage) -> bool:
-    """Whether the image itself holds DWARF that maps addresses to lines."""
+    """Whether the image itself contains DWARF that maps addresses to lines."""
     return _has_bytes(image, ".debug_line") and _has_bytes(image, ".debug_info")
 
 
@@ -111,7 +111,7 @@ def _opened(candidate: PurePosixPath, open_candidate: Callable[[PurePosixPath], 
 
 def _belongs(debug: ElfImage, image: ElfImage, checksum: int | None) -> bool:
     try:
-        # The link of a file that was not stripped may lead to the file itself.
+        # The link of an unstripped file may refer to the file itself.
         if not (_has_bytes(debug, ".symtab") or has_line_tables(debug)):
             return False
         if not _has_same_code(debug, image):
@@ -124,11 +124,11 @@ def _belongs(debug: ElfImage, image: ElfImage, checksum: int | None) -> bool:
 
 
 def _has_same_code(debug: ElfImage, image: ElfImage) -> bool:
-    """Whether the executable sections that the debug file speaks of are those of the image."""
+    """Whether the executable sections that the debug file describes are those of the image."""
     theirs, ours = _code_sections(debug), _code_sections(image)
     if ours:
         return theirs == ours
-    # Its section headers were stripped, too.
+    # The image's section headers were stripped, too.
     segments = [(s.vaddr, s.vaddr + s.file_size_bytes) for s in image.segments if s.executable]
     return all(
         any(low <= vaddr and vaddr + size <= high for low, high in segments) for _name, vaddr, size in theirs

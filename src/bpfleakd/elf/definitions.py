@@ -1,4 +1,4 @@
-"""Whether a file defines any of some functions: asked of every file of a process, so it has to be quick.
+"""Whether a file defines any of some functions. This runs for every file of a process, so it must be fast.
 
 The search starts in the string tables. Most files do not have the names there, or have them only as imports,
 so their symbols need not be read. Little is in memory at any time.
@@ -18,10 +18,10 @@ __all__ = ["defines_any", "imports_any"]
 
 _CHUNK_BYTES = 1 << 20
 
-# Four times the names of Chromium with all its symbols; what is behind that is not found.
+# Four times the names of Chromium with all its symbols; names beyond that are not found.
 _NAMES_LIMIT_BYTES = 1 << 30
 
-# The same name is there once, or a few times as the end of others. A hostile file has it everywhere.
+# A name occurs once, or a few times as the end of others. A hostile file may have it everywhere.
 _PLACES_MAX = 4_096
 
 
@@ -34,7 +34,7 @@ def defines_any(image: ElfImage, names: Collection[str]) -> bool:
 
 
 def imports_any(image: ElfImage, names: Collection[str]) -> bool:
-    """Whether a function of one of these names is wanted from elsewhere. Raises `BadElf`."""
+    """Whether the file imports a function of one of these names. Raises `BadElf`."""
     section = image.section(".dynsym")
     if section is None or not section.has_bytes or section.header.link >= len(image.sections):
         return False
@@ -53,7 +53,7 @@ def _section_defines(image: ElfImage, section_name: str, names: Collection[str])
 
 
 def _places_of(strings: Section, names: Collection[bytes]) -> set[int]:
-    """Where in a string table the names are. Linkers put `malloc` into the end of `je_malloc`."""
+    """The places of the names in a string table. Linkers use the end of `je_malloc` as `malloc`."""
     endings = [name for name in names if not any(name != other and name.endswith(other) for other in names)]
     longest = max(map(len, names)) + 1
     found: set[int] = set()

@@ -1,8 +1,8 @@
 """ELF headers: the file header, the program headers and the section headers, as values.
 
-Decoded with struct and not with pyelftools: three fixed layouts, every bound checked in one place, so
-that a hostile file has one way to fail (`BadElf`), and 3.5 MB less in a daemon that counts them.
-Layouts and names are those of elf(5).
+Decoded with struct, not with pyelftools: there are three fixed layouts, one place checks every bound, so a
+hostile file has one way to fail (`BadElf`), and the daemon saves 3.5 MB. Layouts and names are those of
+elf(5).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SHN_XINDEX = 0xFFFF
 
 
 class FileHeader(Struct, frozen=True):
-    """What the first 64 bytes say. `byte_order` is the prefix of struct and numpy: "<" or ">"."""
+    """The content of the first 64 bytes. `byte_order` is the prefix of struct and numpy: "<" or ">"."""
 
     is_64bit: bool
     byte_order: str
@@ -62,9 +62,9 @@ class SectionHeader(Struct, frozen=True):
 def read_headers(
     source: ByteSource,
 ) -> tuple[FileHeader, tuple[ProgramHeader, ...], tuple[SectionHeader, ...], int]:
-    """Return the headers and the index of the section name table (0: the file has none).
+    """The headers and the index of the section name table (0: the file has none).
 
-    Raises `BadElf` where a header is not there, not whole or not plausible.
+    Raises `BadElf` if a header is missing, incomplete or implausible.
     """
     ident = source.read(0, 16) if source.size_bytes >= 16 else b""
     if ident[:4] != b"\x7fELF":
@@ -81,7 +81,7 @@ def read_headers(
     sections: tuple[SectionHeader, ...] = ()
     if sh_offset:
         first = _sections(source, header, sh_offset, sh_size, 1)[0]
-        # Counts that do not fit into 16 bits are in the otherwise empty first section.
+        # Counts that do not fit into 16 bits are in the first section, which is otherwise empty.
         sh_count = sh_count or first.size_bytes
         names = first.link if names == _SHN_XINDEX else names
         ph_count = first.info if ph_count == _PN_XNUM else ph_count

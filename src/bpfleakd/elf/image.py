@@ -106,7 +106,7 @@ class ElfImage:
 
     @cached_property
     def sections(self) -> tuple[Section, ...]:
-        """All sections; the index is what symbols and `header.link` refer to."""
+        """All sections; symbols and `header.link` refer to their indexes."""
         names = self._sections[self._names_index] if 0 < self._names_index < len(self._sections) else None
         return tuple(
             Section(self._section_name(names, header), header, self.header, self.source)
@@ -119,12 +119,12 @@ class ElfImage:
 
     def section(self, name: str) -> Section | None:
         """Return the first section of that name."""
-        # A copy, so that its contents live as long as the caller wants them and not as long as the image.
+        # A copy, so its contents live as long as the caller needs them, not as long as the image.
         return next((replace(section) for section in self.sections if section.name == name), None)
 
     @cached_property
     def build_id(self) -> str | None:
-        """The GNU build-id in hex, or None where the file has none (or a broken note)."""
+        """The GNU build-id in hex, or None if the file has none (or a broken note)."""
         for offset, size_bytes in self._note_ranges():
             try:
                 notes = self.source.read(offset, min(size_bytes, NOTE_LIMIT_BYTES))
@@ -136,7 +136,7 @@ class ElfImage:
 
     @cached_property
     def is_static(self) -> bool:
-        """Whether this is a program that no dynamic loader touches (static-pie ones included)."""
+        """Whether this is a program that no dynamic loader processes (including static-pie ones)."""
         if any(self._of_type(_PT_INTERP)):
             return False
         return not any(self._of_type(_PT_DYNAMIC)) or bool(self._dynamic_value(_DT_FLAGS_1) & _DF_1_PIE)
@@ -146,13 +146,13 @@ class ElfImage:
         return any(name in (".go.buildinfo", ".note.go.buildid") for name in self.section_names)
 
     def vaddr_of(self, file_offset: int) -> int | None:
-        """Return the address of a byte of the file; where two segments share it, the executable one's."""
+        """The address of a byte of the file; if two segments share it, that of the executable one."""
         found = [s for s in self.segments if 0 <= file_offset - s.file_offset < s.file_size_bytes]
         found.sort(key=lambda segment: not segment.executable)
         return file_offset - found[0].file_offset + found[0].vaddr if found else None
 
     def file_offset_of(self, vaddr: int) -> int | None:
-        """Return where in the file the byte at `vaddr` is; None outside segments and in their zeroes."""
+        """The file offset of the byte at `vaddr`; None outside of segments and in their zeroes."""
         for segment in self.segments:
             if 0 <= vaddr - segment.vaddr < segment.file_size_bytes:
                 return vaddr - segment.vaddr + segment.file_offset
@@ -190,7 +190,7 @@ class ElfImage:
         return self.string_at(start, end).decode(errors="replace")
 
     def _note_ranges(self) -> Iterator[tuple[int, int]]:
-        # The section first: in a separate debug file the program headers still speak of the original.
+        # The section first: in a separate debug file the program headers still describe the original.
         note = self.section(".note.gnu.build-id")
         if note is not None and note.has_bytes:
             yield note.file_offset, note.size_bytes

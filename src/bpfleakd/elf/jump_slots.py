@@ -1,4 +1,4 @@
-"""Stubs of the procedure linkage table: which function a jump out of a file leads to.
+"""Stubs of the procedure linkage table: the target functions of jumps out of a file.
 
 A stub jumps through a slot that the dynamic loader fills; the relocation of the slot names the function.
 x86-64 only (System V ABI, AMD64 supplement, section 5.2).
@@ -31,7 +31,7 @@ class JumpSlots:
         self._image = image
 
     def behind_stub(self, vaddr: int) -> str | None:
-        """The function that the stub at an address jumps to; None if there is no stub there."""
+        """The function that the stub at an address jumps to; None if there is no stub."""
         code = self._image.read(vaddr, _STUB_BYTES)
         jump = code.removeprefix(_ENDBR64).removeprefix(_BND)
         if not jump.startswith(_JUMP_THROUGH_SLOT) or len(jump) < 6:

@@ -1,4 +1,4 @@
-"""Symbols by name, of any type: where a file keeps a variable, and how large it is."""
+"""Symbols by name, of any type: the places and sizes of a file's variables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SYMBOL_ROW = np.dtype(
 
 
 class NamedSymbol(Struct, frozen=True):
-    """Where a symbol is in the file's own addresses."""
+    """The place of a symbol in the file's own addresses."""
 
     vaddr: int
     size_bytes: int

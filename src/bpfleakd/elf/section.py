@@ -1,4 +1,4 @@
-"""Sections: the named parts of an ELF file, read when their contents are needed."""
+"""Sections: the named parts of an ELF file, read on demand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bpfleakd.errors import BadElf
 
 __all__ = ["SECTION_LIMIT_BYTES", "Section"]
 
-# libLLVM's .eh_frame, the largest thing that is read whole, has 8 MB; a hostile sparse file has terabytes.
+# libLLVM's .eh_frame, the largest section that is read whole, has 8 MB; a hostile sparse file has terabytes.
 SECTION_LIMIT_BYTES = 128 << 20
 
 _SHT_NOBITS = 8
@@ -23,7 +23,7 @@ _COMPRESS_ZLIB = 1
 
 
 class Section(Struct, frozen=True, dict=True):
-    """A named section. `size_bytes` is what it takes in the file, before any decompression."""
+    """A named section. `size_bytes` is its size in the file, before any decompression."""
 
     name: str
     header: SectionHeader
@@ -44,19 +44,19 @@ class Section(Struct, frozen=True, dict=True):
 
     @property
     def has_bytes(self) -> bool:
-        """Whether the file holds the contents (.bss has none, nor has the text of a debug file)."""
+        """Whether the file has its contents (.bss has none, nor has the text of a debug file)."""
         return self.header.type != _SHT_NOBITS
 
     @property
     def executable(self) -> bool:
-        """Whether it holds instructions."""
+        """Whether it contains instructions."""
         return bool(self.header.flags & _SHF_EXECINSTR)
 
     @cached_property
     def data(self) -> memoryview:
-        """The contents, decompressed, kept as long as this object; empty where the file holds none.
+        """The contents, decompressed and cached in this object; empty if the file has none.
 
-        Raises `BadElf` where they lie outside the file or exceed `SECTION_LIMIT_BYTES`.
+        Raises `BadElf` if they are outside of the file or exceed `SECTION_LIMIT_BYTES`.
         """
         if not self.has_bytes:
             return memoryview(b"")

@@ -3,8 +3,8 @@
     for probe in static_probes(image, "otel_memory"):
         probe.name, probe.vaddr, probe.semaphore_vaddr, probe.arguments
 
-Where a file was prelinked after it was linked, the section .stapsdt.base has moved with the rest, and the
-notes have not: what they say is corrected by that distance.
+If a file was prelinked after linking, the section .stapsdt.base has moved with the rest, but the notes have
+not: their addresses are corrected by that distance.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _SECTION = ".note.stapsdt"
 _BASE_SECTION = ".stapsdt.base"
 _OWNER = b"stapsdt\0"
 _TYPE = 3
-# libpython has some 20 kB of notes, and hardly a file more. A hostile one may have any number.
+# libpython has some 20 kB of notes, and few files have more. A hostile one may have any number.
 _NOTES_LIMIT_BYTES = 1 << 20
 _PROBES_MAX = 64
 _ADDRESS_MASK = (1 << 64) - 1
 
 
 class StaticProbe(Struct, frozen=True):
-    """A probe at `vaddr`. `arguments` says where each of its arguments is: "8@%rdi -4@8(%rsp)".
+    """A probe at `vaddr`. `arguments` gives the place of each of its arguments: "8@%rdi -4@8(%rsp)".
 
     `semaphore_vaddr` is a 16-bit counter, nonzero while the probe is in use; 0: no semaphore.
     """
@@ -46,7 +46,7 @@ def has_static_probes(image: ElfImage, provider: str) -> bool:
 
 
 def static_probes(image: ElfImage, provider: str) -> Iterator[StaticProbe]:
-    """The probes of a provider, 64 at most; notes that make no sense are passed over. Raises `BadElf`."""
+    """The probes of a provider, 64 at most; invalid notes are skipped. Raises `BadElf`."""
     section = image.section(_SECTION)
     if section is None or not section.has_bytes or section.size_bytes > _NOTES_LIMIT_BYTES:
         return

@@ -1,7 +1,7 @@
 """Symbol sections: the functions of a .symtab or .dynsym as numpy arrays, names left in the file.
 
-The arrays of one section are parallel and in the order of the file. Read by chunks, so that the symbols
-which are not functions (most of them, in C++ libraries) never are in memory all at once.
+The arrays of one section are parallel and in the order of the file. It is read in chunks, so the symbols that
+are not functions (most of them, in C++ libraries) are never in memory all at once.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ __all__ = [
     "read_functions",
 ]
 
-# Bits of `FunctionRows.traits`. As a number, less is the better of two names for one address.
+# Bits of `FunctionRows.traits`. As a number, the lower is the better of two names for one address.
 UNSIZED, LOCAL, HIDDEN_VERSION, IFUNC = 1, 2, 4, 8
 
 CHUNK_ROWS = 64 << 10
 
-# Three times what Chromium with all its symbols has; a hostile sparse file has billions.
+# Three times the symbols of Chromium; a hostile sparse file has billions.
 ROWS_MAX = 8_000_000
 
-# Symbols have 32 bits for where their name is.
+# Symbols have 32 bits for the place of their name.
 NAMES_LIMIT_BYTES = 1 << 32
 
 _STB_LOCAL = 0
@@ -78,7 +78,7 @@ class FunctionRows(Struct, frozen=True):
 
 
 class SymbolSection(Struct, frozen=True):
-    """What was read of one symbol section. `omitted` counts the symbols beyond the limits."""
+    """The functions read from one symbol section. `omitted` counts the symbols beyond the limits."""
 
     rows: FunctionRows
     strings: StringTable
@@ -88,11 +88,10 @@ class SymbolSection(Struct, frozen=True):
 def read_functions(
     image: ElfImage, section_name: str, room: int, known: NDArray[np.uint64]
 ) -> SymbolSection | None:
-    """Return about `room` defined functions of a symbol section, None where the image has not got it.
+    """About `room` defined functions of a symbol section, None where the image has not got it.
 
-    Those at addresses in `known` (sorted) are left out. Untyped symbols count if they lie in an
-    executable section: that is what hand-written assembly has.
-    Raises `BadElf`.
+    Functions at addresses in `known` (sorted) are left out. Untyped symbols count if they are in an
+    executable section, as in hand-written assembly. Raises `BadElf`.
     """
     section = image.section(section_name)
     if section is None or not section.has_bytes:

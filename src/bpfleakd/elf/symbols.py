@@ -1,13 +1,13 @@
-"""Symbol tables: which function an address belongs to, and where a function is.
+"""Symbol tables: find the function at an address, and the address of a function.
 
 Rules:
 - A table is made of one file's .symtab and .dynsym, and of those of its separate debug files.
-- It holds numbers only, 13 bytes a function. Names stay in the files and are read when a function is
+- It only contains numbers, 13 bytes per function. Names stay in the files and are read when a function is
   found, so the images must stay open as long as the table is used.
-- An address belongs to the innermost sized symbol around it; else to the nearest unsized one before it,
-  which reaches up to the next symbol or to the end of its section.
-- Of several names for one function the better one is shown: global before local, without leading
-  underscores, short (`malloc` rather than `__libc_malloc`), in this order.
+- An address belongs to the innermost sized symbol around it; else to the nearest unsized one before it, which
+  reaches up to the next symbol or to the end of its section.
+- Of several names for one function the best is shown: global before local, without leading underscores, short
+  (`malloc` rather than `__libc_malloc`), in this order.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from bpfleakd.printable import printable, shortened
 
 __all__ = ["FUNCTIONS_MAX", "Symbol", "SymbolTable"]
 
-# Twice what Chromium with all its symbols has; beyond that the rest is left out and counted.
+# Twice the functions of Chromium with all its symbols; more are left out and counted.
 FUNCTIONS_MAX = 2_000_000
 
-# How many symbols before an address are tried for a function around it, and how many names are compared.
+# How many symbols before an address are tried as its enclosing function, and how many names are compared.
 ENCLOSING_MAX = 32
 ALIASES_MAX = 16
 
-# The longest C++ names of real programs are longer, but too long to be useful.
+# Real C++ programs have longer names, but those are too long to be useful.
 NAME_LIMIT_CHARACTERS = 4_096
 
-# How many names are read in a search: a hostile file may have two million that begin with "malloc".
+# Maximum of names to read in a search: a hostile file may have two million that begin with "malloc".
 CANDIDATES_MAX = 50_000
 
 _STRINGS_CHUNK_BYTES = 1 << 20
@@ -51,7 +51,7 @@ _PREFIX_BYTES = 8
 
 
 class Symbol(Struct, frozen=True):
-    """A function: `size_bytes` reaches to the next symbol where the file gives no size."""
+    """A function: `size_bytes` extends to the next symbol if the file gives no size."""
 
     name: str
     vaddr: int
@@ -75,7 +75,8 @@ class SymbolTable:
         addresses = _column(np.uint64, [table.rows.addresses for table in tables])
         self._origin = int(addresses.min()) if len(addresses) else 0
         addresses -= np.uint64(self._origin)
-        # Nearly every file spans less than 4 GB: half the memory, and the traits fit into the sort key.
+        # Nearly every file spans less than 4 GB: 32 bits take half the memory, and the traits fit into the
+        # sort key.
         wide = len(addresses) > 0 and int(addresses.max()) >= 1 << 32
         traits = _column(np.uint8, [table.rows.traits for table in tables])
         order = np.lexsort((traits, addresses)) if wide else np.argsort(addresses << 8 | traits)
@@ -96,11 +97,11 @@ class SymbolTable:
 
     @property
     def size_bytes(self) -> int:
-        """How much memory the table takes."""
+        """The memory of the table."""
         return sum(array.nbytes for array in (self._addresses, self._sizes, self._traits, self._names))
 
     def lookup(self, vaddr: int) -> Symbol | None:
-        """Return the function around an address. Raises `BadElf` where the file was cut since."""
+        """The function that contains an address. Raises `BadElf` if the file was truncated since."""
         inside = vaddr - self._origin
         if not 0 <= inside <= np.iinfo(self._addresses.dtype).max:
             return None
@@ -113,7 +114,7 @@ class SymbolTable:
         return None if row is None else self._symbol(row)
 
     def _row_of(self, inside: int, side: Literal["left", "right"]) -> int:
-        # The key must have the array's type: numpy would convert the array otherwise, at every lookup.
+        # The key must have the array's type: otherwise numpy converts the array at every lookup.
         return int(np.searchsorted(self._addresses, self._addresses.dtype.type(inside), side=side))
 
     def _enclosing_row(self, inside: int, above: int) -> int | None:
@@ -136,7 +137,7 @@ class SymbolTable:
         return max(0, end - vaddr)
 
     def _end_of_text(self, vaddr: int) -> int:
-        """Return the end of the executable section around an address, 0 outside of them."""
+        """The end of the executable section that contains an address, 0 outside of them."""
         index = int(np.searchsorted(self._text_starts, np.uint64(vaddr), side="right")) - 1
         return int(self._text_ends[index]) if index >= 0 and vaddr < self._text_ends[index] else 0
 
@@ -154,10 +155,10 @@ class SymbolTable:
         return shortened(printable(raw.decode(errors="surrogateescape")), NAME_LIMIT_CHARACTERS)
 
     def addresses_of(self, names: Collection[str]) -> dict[str, int]:
-        """Return where functions of these names are defined, without those that are not.
+        """Where functions of these names are defined, without those that are not.
 
-        If there are several, this is the exported one in its default version; a local one only if there is no
-        other. Indirect functions are excluded: their symbol is the resolver, not the function. Raises
+        If there are several, this returns the exported one in its default version; a local one only if there
+        is no other. Indirect functions are excluded: their symbol is the resolver, not the function. Raises
         `BadElf` if the file was truncated since.
         """
         best: dict[str, tuple[int, int]] = {}
@@ -192,7 +193,7 @@ class SymbolTable:
 def _symbol_sections(images: Sequence[ElfImage]) -> list[SymbolSection]:
     tables: list[SymbolSection] = []
     for section_name in (".symtab", ".dynsym"):
-        # .symtab repeats .dynsym, where there is one.
+        # .symtab repeats .dynsym, if it exists.
         known = np.sort(_column(np.uint64, [table.rows.addresses for table in tables]))
         for image in images:
             room = FUNCTIONS_MAX - sum(len(table.rows) for table in tables)

@@ -1,6 +1,6 @@
 """The vdso: the small library that the kernel maps into every process.
 
-It is the same in all 64-bit processes of a running kernel and in no file, so it is read from our own
+It is the same in all 64-bit processes of a running kernel and in no file, so it is read from this process'
 memory.
 """
 
@@ -14,12 +14,12 @@ from bpfleakd.errors import BadElf
 
 __all__ = ["VDSO", "own_vdso_image"]
 
-# What /proc/PID/maps calls it.
+# Its name in /proc/PID/maps.
 VDSO = "[vdso]"
 
 
 def own_vdso_image(proc_self: Path = Path("/proc/self")) -> tuple[ElfImage, int]:
-    """Our own vdso, and how many bytes of memory it is mapped into. Raises `BadElf` without one."""
+    """This process' vdso, and the size of its mapping in bytes. Raises `BadElf` without one."""
     for line in (proc_self / "maps").read_text().splitlines():
         if line.endswith(VDSO):
             start, end = (int(part, 16) for part in line.split()[0].split("-"))

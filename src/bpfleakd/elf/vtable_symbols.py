@@ -1,4 +1,4 @@
-"""Vtables by their symbols: the classes that addresses in a file are vtables of.
+"""Finds the classes of vtables by the symbols of the vtables.
 
 A vtable has a symbol even in a program without type information (-fno-rtti), unless it is stripped.
 """
@@ -26,7 +26,10 @@ _TYPE_MASK = 0xF
 
 
 def vtable_classes(image: ElfImage, vaddrs: Sequence[int]) -> dict[int, str]:
-    """The mangled names of classes, of those addresses where objects of one point to. Raises `BadElf`."""
+    """The mangled class names of the vtables at these addresses, as objects point to them.
+
+    Raises `BadElf`.
+    """
     wanted = np.unique(np.array(vaddrs, np.uint64))
     found: dict[int, str] = {}
     for name in (".symtab", ".dynsym"):
@@ -43,7 +46,7 @@ def _found_in(image: ElfImage, section: Section, wanted: NDArray[np.uint64]) -> 
     rows = np.frombuffer(data, SYMBOL_ROW, len(data) // SYMBOL_ROW.itemsize)
     is_object = (rows["section"] != 0) & (rows["info"] & _TYPE_MASK == _OBJECT) & (rows["size"] > _HEAD_BYTES)
     rows = rows[is_object]
-    # Behind the head; further behind if offsets of virtual bases come before it.
+    # After the head; further after it if offsets of virtual bases precede it.
     first = np.searchsorted(wanted, rows["value"] + np.uint64(_HEAD_BYTES))
     last = np.searchsorted(wanted, rows["value"] + rows["size"])
     found: dict[int, str] = {}

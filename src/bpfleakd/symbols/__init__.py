@@ -1,1 +1,1 @@
-"""Names for addresses: functions, modules, lines. Knows files and mappings, no kernel interface."""
+"""Names for addresses: functions, modules, lines. Uses files and mappings, no kernel interface."""

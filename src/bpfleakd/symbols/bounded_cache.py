@@ -15,7 +15,7 @@ V = TypeVar("V")
 class BoundedCache(Generic[K, V]):
     """At most `limit` entries. None is not a value: it means "unknown".
 
-    `bytes_of` says, about, how much memory a value has; together they have at most `limit_bytes`.
+    `bytes_of` returns the approximate memory of a value; together they have at most `limit_bytes`.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class BoundedCache(Generic[K, V]):
 
     @property
     def used_bytes(self) -> int:
-        """What its values have together."""
+        """The total memory of the values."""
         return self._used_bytes
 
     def get(self, key: K) -> V | None:
@@ -43,7 +43,7 @@ class BoundedCache(Generic[K, V]):
         return value
 
     def put(self, key: K, value: V) -> None:
-        """Store `value`; while that is too much, drop the least recently used entries."""
+        """Store `value`; while the limit is exceeded, drop the least recently used entries."""
         before = self._entries.get(key)
         if before is not None:
             self._used_bytes -= self._bytes_of(before)

@@ -26,21 +26,21 @@ _STATE_MACHINE = re.compile(r"<(?P<method>.+)>(?:d(?:__\w+)?|c__(?:async|Iterato
 _CLOSURE = re.compile(r"<(?P<method>.*)>c(?:__(?:DisplayClass|AnonStorey)\w*)?")
 _LAMBDA = re.compile(r"<(?P<method>.*)>[bm]__(?P<number>\w+)")
 _LOCAL_FUNCTION = re.compile(r"<(?P<method>.*)>g__(?P<name>\w+)\|?\w*")
-# A program without a class around its statements.
+# The name of a program without a class around its statements.
 _TOP_LEVEL = "<Main>$"
 _ARITY = re.compile(r"`\d+")
 _OF_SHARED_CODE = re.compile(r"\bSystem\.__Canon\b")
 
 
 def method_name(namespace: str, name: str) -> str:
-    """The name of a method, by its type (with namespace) and its own name; fit to be shown."""
+    """The readable name of a method, from its type (with namespace) and its own name."""
     scope, parameters = _generic(namespace)
     types = [part for part in scope.split("+") if part]
     own = _own_name(name)
     while types:
         last = _ARITY.sub("", types[-1])
         if machine := _STATE_MACHINE.fullmatch(last):
-            # The class that the compiler made of this method; its MoveNext says nothing more.
+            # The class that the compiler generated for this method; its MoveNext adds no information.
             own = [*_own_name(machine["method"]), *([] if name == "MoveNext" else own)]
         elif closure := _CLOSURE.fullmatch(last):
             own = [*_outer(closure["method"] if own[0].startswith("<lambda") else ""), *own]
@@ -53,13 +53,13 @@ def method_name(namespace: str, name: str) -> str:
 
 
 def type_name(name: str) -> str:
-    """The name of a type, fit to be shown."""
+    """The readable name of a type."""
     scope, parameters = _generic(name)
     return _shown(_ARITY.sub("", scope).replace("+", ".") + parameters)
 
 
 def assembly_name(path: str) -> str:
-    """The name of an assembly, by the path of its file or as it is."""
+    """The name of an assembly, from the path of its file or unchanged."""
     name = path.rsplit("/", 1)[-1].rsplit("\\", 1)[-1]
     return _shown(name.removesuffix(".dll").removesuffix(".exe"))
 
@@ -73,12 +73,12 @@ def _own_name(name: str) -> list[str]:
 
 
 def _outer(method: str) -> list[str]:
-    """The method around a lambda, which may be in a lambda or local function."""
+    """The method that contains a lambda, possibly inside another lambda or local function."""
     return _own_name(method) if method else []
 
 
 def _generic(name: str) -> tuple[str, str]:
-    """A type without its type arguments, and those as C# writes them."""
+    """A type without its type arguments, and these in C# syntax."""
     bracket = name.find("[")
     # `Byte[]` is an array.
     if bracket < 0 or name[bracket + 1 : bracket + 2] in ("]", ",", ""):
@@ -89,7 +89,7 @@ def _generic(name: str) -> tuple[str, str]:
 
 
 def _angled(text: str) -> str:
-    """Brackets of type arguments as angles; those of arrays stay."""
+    """Brackets of type arguments as angle brackets; those of arrays are kept."""
     out: list[str] = []
     arrays = 0
     for place, character in enumerate(text):

@@ -1,4 +1,4 @@
-"""Frames of an interpreter: words of a stack that are not addresses; the runtime names them."""
+"""Frames of an interpreter: words of a stack that are not addresses, named by the runtime."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _WORD = 1 << 63
 
 
 def is_interpreted(address: int) -> bool:
-    """Whether a word of a stack stands for a frame of an interpreter (bpf/abi.h PYTHON_FRAME)."""
+    """Whether a word of a stack represents a frame of an interpreter (bpf/abi.h PYTHON_FRAME)."""
     return bool(address & _WORD)
 
 
 def interpreted_frames(stack: RawStack, source: FrameNames | None) -> Iterator[tuple[Frame, ...]]:
-    """For each such word of a stack, in their order, the frames that it stands for."""
+    """Yield the frames of each such word of a stack, in order."""
     words = [address for address in stack.addresses if is_interpreted(address)]
     if not words:
         return

@@ -1,8 +1,8 @@
 """Frames in code that was compiled at run time, named by a perf map.
 
-Rule: a method has one name, wherever it comes from. How well it was compiled (.NET's "[Tier0]", V8's "*") is
-left out, since it changes while the program runs, and differs from run to run: a call site would become
-another one.
+Rule: a method has one name, whatever its source. The compilation tier (.NET's "[Tier0]", V8's "*") is
+omitted, since it changes while the program runs, and differs from run to run: a call site would seem to
+change.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _V8_TIER = re.compile(r"^(JS|LazyCompile|Function|Eval|Script):[~^+*]'?")
 
 
 def jit_frame(perf_map: PerfMap, address: int, code_address: int) -> Frame | None:
-    """Return the frame of an address, looked up at `code_address`; None where the map has no entry."""
+    """The frame of an address, looked up at `code_address`; None if the map has no entry."""
     symbol = perf_map.lookup(code_address)
     if symbol is None:
         return None
@@ -37,7 +37,7 @@ def jit_frame(perf_map: PerfMap, address: int, code_address: int) -> Frame | Non
 def method_frames(
     methods: Sequence[Method], address: int, kind: FrameKind = FrameKind.JIT
 ) -> tuple[Frame, ...]:
-    """Frames of the methods that a runtime has at an address, innermost first.
+    """Frames of the methods that a runtime reports at an address, innermost first.
 
     The last method has inlined the others.
     """
@@ -58,6 +58,9 @@ def method_frames(
 
 
 def _dotnet_name(name: str, assembly: str) -> str:
-    """Of "instance void [System.Private.CoreLib] System.Threading.Thread::Start()[Tier1]"."""
+    """A readable method name.
+
+    For example of "instance void [System.Private.CoreLib] System.Threading.Thread::Start()[Tier1]".
+    """
     owner, _colons, method = name.partition(f"[{assembly}] ")[2].partition("::")
     return method_name(owner, method.partition("(")[0])

@@ -1,6 +1,7 @@
-"""Ranges of addresses, of which the one that was added last wins.
+"""Ranges of addresses, of which the most recently added one wins.
 
-Kept as three arrays sorted by start, with the latest end up to each row: most lookups look at one row.
+They are stored in three arrays sorted by start, with the highest end up to each row: most lookups examine one
+row.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _ADDRESS_LIMIT = 1 << 64
 
 
 class JitIndex:
-    """Up to `limit` ranges; `dropped` counts the oldest ones that went beyond it."""
+    """Up to `limit` ranges; `dropped` counts the oldest ones beyond it."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -35,7 +36,7 @@ class JitIndex:
     def add(self, entries: Sequence[tuple[int, int, int]]) -> int:
         """Add (start, size, order) triples, of which a greater order is newer.
 
-        Returns how many were left out because they are empty or end behind the address space.
+        Returns how many were left out because they are empty or exceed the address space.
         """
         kept = [entry for entry in entries if entry[1] and entry[0] + entry[1] < _ADDRESS_LIMIT]
         if kept:
@@ -46,14 +47,14 @@ class JitIndex:
         return len(entries) - len(kept)
 
     def find(self, address: int) -> tuple[int, int, int] | None:
-        """Return start, size and order of the newest range around an address."""
+        """Start, size and order of the newest range that contains an address."""
         self._merge()
         above = int(np.searchsorted(self._starts, np.uint64(address), side="right"))
         if above == 0 or int(self._ends_so_far[above - 1]) <= address:
             return None
         first = above - 1
         if above > 1 and int(self._ends_so_far[above - 2]) > address:
-            first = 0  # ranges overlap here: any before may reach up to the address
+            first = 0  # ranges overlap here: any earlier one may extend to the address
         ends = self._starts[first:above] + self._sizes[first:above]
         around = np.flatnonzero(ends > np.uint64(address)) + first
         row = around[np.argmax(self._order[around])]
@@ -66,7 +67,7 @@ class JitIndex:
         sizes = np.concatenate([self._sizes, *(rows[:, 1].astype(np.uint32) for rows in self._pending)])
         order = np.concatenate([self._order, *(rows[:, 2] for rows in self._pending)])
         self._pending, self._pending_count = [], 0
-        # Of ranges with one start the newest stays: it comes last, since older ones come first everywhere.
+        # Of ranges with the same start the newest is kept: it comes last, since older ones always come first.
         by_start = np.argsort(starts, kind="stable")
         newest = np.append(starts[by_start][1:] != starts[by_start][:-1], True)
         rows = by_start[newest]

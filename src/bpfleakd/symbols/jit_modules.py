@@ -1,7 +1,7 @@
 """Counts the methods compiled at run time, by module.
 
 A program that generates assemblies, scripts or classes again and again leaks their code, which no allocator
-knows of.
+sees.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from bpfleakd.model.address_space import JitModule
 
 __all__ = ["OTHER_MODULES", "JitModules"]
 
-# Where the modules beyond the limit are counted.
+# The name under which modules beyond the limit are counted.
 OTHER_MODULES = "(others)"
 _MODULES_MAX = 10_000
 
@@ -33,7 +33,7 @@ class JitModules:
             self._sums[module] = (count + 1, total_bytes + size_bytes)
 
     def clear(self) -> None:
-        """Begin again."""
+        """Start over."""
         self._sums.clear()
 
     def report(self) -> tuple[JitModule, ...]:

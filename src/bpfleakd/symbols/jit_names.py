@@ -1,4 +1,4 @@
-"""Names of perf maps, fit to be shown."""
+"""Readable names from perf maps."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ["NAME_LIMIT_CHARACTERS", "jit_name"]
 
 NAME_LIMIT_CHARACTERS = 512
 
-# .NET Core writes where its type descriptions lie, in every run elsewhere.
+# .NET Core writes the addresses of its type descriptions, which differ in every run.
 _METHOD_TABLE = re.compile(r" /\* MT: 0x[0-9A-Fa-f]{1,16} \*/")
 
 
 def jit_name(text: bytes) -> str:
-    """Return what a perf map says a method is called, without addresses, of a length that can be shown."""
+    """The readable name of a method in a perf map, without addresses, of limited length."""
     name = _METHOD_TABLE.sub("", text.strip().decode(errors="surrogateescape"))
     return shortened(printable(name), NAME_LIMIT_CHARACTERS)

@@ -1,7 +1,7 @@
 """Source lines and inlined functions by libdw (elfutils), which reads DWARF of an open file.
 
-Runs in a helper: libdw is C, and DWARF of others is not to be read by a process with rights. There it can
-open nothing by itself: .gnu_debugaltlink leads nowhere.
+It runs in an unprivileged helper, because libdw is C code and the DWARF comes from others. It can open no
+files there, so .gnu_debugaltlink has no effect.
 
 A function of the library is used as `elfutils/libdw.h` declares it; its ABI is versioned since 0.122.
 """
@@ -33,7 +33,7 @@ _DWARF_C_READ = 0
 _TAG_BLOCK, _TAG_INLINED, _TAG_SUBPROGRAM = 0x0B, 0x1D, 0x2E
 _AT_LINKAGE_NAME, _AT_MIPS_LINKAGE_NAME, _AT_CALL_FILE, _AT_CALL_LINE = 0x6E, 0x2007, 0x58, 0x59
 
-# More inlined functions at one address are those of a file made to have them.
+# Only a malicious file has more inlined functions at one address.
 _SCOPES_MAX = 256
 _UNITS_MAX = 200_000
 _FUNCTIONS_MAX = 1_000_000
@@ -52,14 +52,14 @@ def _visit(die: Any, visit: Callable[[Any], int]) -> int:
     return visit(die)
 
 
-# What the library calls for each function. Made at the import: a helper can make no code once it is locked.
+# The library calls this for each function. It is created at import, since a locked helper can create no code.
 _Visitor = CFUNCTYPE(c_int, POINTER(_Die), py_object)
 _visitor = _Visitor(_visit)
 
 
 @cache
 def libdw() -> Any | None:
-    """The library; None where it is not installed."""
+    """The library; None if it is not installed."""
     try:
         library = ctypes.CDLL("libdw.so.1")
     except OSError:
@@ -96,14 +96,14 @@ def libdw() -> Any | None:
 
 
 class _Index:
-    """Where the entry of an address is, by ranges that do not overlap: (low, high, offset of the entry)."""
+    """The places of entries by non-overlapping ranges: (low, high, offset of the entry)."""
 
     def __init__(self, ranges: Iterable[tuple[int, int, int]]) -> None:
         self._ranges = sorted(ranges)
         self._lows = [low for low, _high, _offset in self._ranges]
 
     def get(self, vaddr: int) -> int | None:
-        """The offset of the entry that has this address."""
+        """The offset of the entry that contains this address."""
         place = bisect_right(self._lows, vaddr) - 1
         if place < 0 or vaddr >= self._ranges[place][1]:
             return None
@@ -111,7 +111,7 @@ class _Index:
 
 
 class DwarfLines:
-    """The DWARF of one open file, which stays the caller's."""
+    """The DWARF of one open file; the caller owns the descriptor."""
 
     def __init__(self, descriptor: int) -> None:
         """Raises OSError if the library is missing or finds no DWARF."""
@@ -125,14 +125,14 @@ class DwarfLines:
         self._units: _Index | None = None
         # The functions of a unit, by its offset.
         self._functions: dict[int, _Index] = {}
-        # Passed to C by address: what it points to has to live.
+        # Passed to C by address, so the object must stay alive.
         self._free = ctypes.CDLL(None).free
         self._free.argtypes = (c_void_p,)
 
     def frames_at(self, vaddr: int) -> list[tuple[str | None, str | None]]:
         """(function, "file:line") at an address, the innermost inlined function first; empty if unknown.
 
-        Names are as the linker has them.
+        Names are the linker's.
         """
         unit = _Die()
         if not self._library.dwarf_addrdie(self._dwarf, vaddr, byref(unit)) and not self._unit_at(
@@ -152,18 +152,18 @@ class DwarfLines:
         return frames or ([(None, location)] if location else [])
 
     def close(self) -> None:
-        """Free what the library holds."""
+        """Free the library's memory."""
         dwarf, self._dwarf = self._dwarf, None
         if dwarf:
             self._library.dwarf_end(dwarf)
 
     def _scopes(self, unit: _Die, vaddr: int) -> list[_Die]:
-        """The scopes around an address as they lie in the code, innermost first, up to the function."""
+        """The scopes that contain an address in the code, innermost first, up to the function."""
         innermost = self._array(lambda found: self._library.dwarf_getscopes(byref(unit), vaddr, found), 1)
         if not innermost:
-            # The library passes over namespaces, in which rustc and clang put functions.
+            # The library skips namespaces, in which rustc and clang put functions.
             return self._scopes_in_namespace(unit, vaddr)
-        # Those further out are where an inlined function was defined, not where it was put.
+        # Outer ones show where an inlined function was defined, not where it was inlined.
         return self._array(
             lambda found: self._library.dwarf_getscopes_die(byref(innermost[0]), found), _SCOPES_MAX
         )
@@ -181,7 +181,7 @@ class DwarfLines:
         return scopes[::-1]
 
     def _functions_of(self, unit: _Die) -> list[tuple[int, int, int]]:
-        """The ranges of all functions of a unit, however deep they lie in namespaces and types."""
+        """The ranges of all functions of a unit, however deeply nested in namespaces and types."""
         found: list[tuple[int, int, int]] = []
 
         def visit(die: Any) -> int:
@@ -193,7 +193,7 @@ class DwarfLines:
         return found
 
     def _scope_in(self, outer: _Die, vaddr: int) -> _Die | None:
-        """The block or inlined function directly inside this one that has the address."""
+        """The block or inlined function directly inside `outer` that contains the address."""
         inner = _Die()
         status = self._library.dwarf_child(byref(outer), byref(inner))
         while status == 0:
@@ -262,7 +262,7 @@ class DwarfLines:
             offset = following.value
 
     def _ranges_of(self, die: Any) -> Iterator[tuple[int, int]]:
-        """The addresses of an entry: each range's first and the one after its last."""
+        """Yield the address ranges of an entry: the first address and the one after the last."""
         position, base, low, high = 0, c_uint64(), c_uint64(), c_uint64()
         while True:
             position = self._library.dwarf_ranges(die, position, byref(base), byref(low), byref(high))

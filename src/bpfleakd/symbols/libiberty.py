@@ -1,6 +1,6 @@
-"""C++ and Rust names as their authors wrote them, by libiberty's demangler, which binutils' libbfd exports.
+"""Demangles C++ and Rust names by libiberty's demangler, which binutils' libbfd exports.
 
-Runs in a helper: a name of 413 characters can take it longer than anybody lives, and memory without end.
+It runs in a helper: a name of 413 characters can take practically unlimited time and memory.
 
 The style is that of `nm -C` and `addr2line -C`: std::string for the standard strings, Rust paths without
 hashes.
@@ -27,7 +27,7 @@ _RUST_HASH = re.compile(r"::h[0-9a-f]{16}(?=$| \[clone )")
 
 @cache
 def demangler() -> Any | None:
-    """The function; None where binutils are not installed."""
+    """The function; None if binutils are not installed."""
     places = ("/usr/lib/*/libbfd-*.so", "/usr/lib64/libbfd-*.so", "/usr/lib/libbfd-*.so")
     for path in (path for place in places for path in sorted(glob.glob(place))):
         try:
@@ -40,12 +40,12 @@ def demangler() -> Any | None:
 
 
 def is_mangled(name: str) -> bool:
-    """Whether a name looks like one that a compiler made."""
+    """Whether a name looks mangled."""
     return len(name) <= _NAME_BYTES_MAX and _MANGLED.fullmatch(name) is not None
 
 
 def demangled(name: str) -> str:
-    """The readable form of a name, or the name itself if there is no other."""
+    """The readable form of a name, or the name itself without one."""
     function = demangler()
     if function is None or not is_mangled(name):
         return name

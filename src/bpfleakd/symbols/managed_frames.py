@@ -1,4 +1,4 @@
-"""Managed frames: each stands for the address before it, and has the names that the runtime gives it."""
+"""Managed frames: each belongs to the address before it, and has the names from the runtime."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["named_managed_frames"]
 
 
 def named_managed_frames(stack: RawStack, source: ManagedNames | None) -> dict[int, tuple[Frame, ...]]:
-    """The frames of each managed address of a stack, by its number in it; none without a source of names."""
+    """The frames of each managed address of a stack, by its index; empty without a source of names."""
     if source is None:
         return {}
     return {

@@ -1,4 +1,4 @@
-"""The mappings of one process, to find the one around a word of a stack."""
+"""The mappings of one process, searched by the words of stacks."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from bpfleakd.model.code.stack_word import address_of, code_number
 
 __all__ = ["IndexedMapping", "MappingIndex"]
 
-# Where a file is mapped: start, offset, inode, device.
+# The place where a file is mapped: start, offset, inode, device.
 _Place: TypeAlias = tuple[int, int, int, str]
 
-# Code that is gone, of one process.
+# Maximum of unloaded code mappings, per process.
 _GONE_MAX = 4_096
 
 
 class IndexedMapping(Struct, frozen=True, eq=False):
-    """A mapping with a number that no other mapping of this process had or will have.
+    """A mapping with a number that is unique in its process for ever.
 
-    Compared by identity, which is quicker than by what is in it.
+    Compared by identity, which is faster than by content.
     """
 
     number: int
@@ -31,9 +31,9 @@ class IndexedMapping(Struct, frozen=True, eq=False):
 
 
 class MappingIndex:
-    """The mappings as they were read last. One that did not change since keeps its number.
+    """The mappings as of the last reading. An unchanged one keeps its number.
 
-    Code that is gone is still found by the stacks that were recorded in it.
+    Stacks recorded in code that was unloaded still find it.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class MappingIndex:
         self._count = 0
         self._loaded: dict[int, IndexedMapping] = {}
         self._loaded_places: set[_Place] = set()
-        # The first code in its addresses, that of the attach or loaded since.
+        # The first code at its addresses: that of the attach, or loaded since.
         self._first: dict[_Place, IndexedMapping] = {}
         self._gone: list[IndexedMapping] = []
 
@@ -60,7 +60,10 @@ class MappingIndex:
         self._find_gone()
 
     def note_loaded(self, loaded: Iterable[LoadedCode]) -> list[Mapping]:
-        """This code was mapped since the attach; called after the mappings were read. Returns what is new."""
+        """Add code that was mapped since the attach; called after the mappings were read.
+
+        Returns the new mappings.
+        """
         new: list[Mapping] = []
         for code in loaded:
             place, region = _place(code.mapping), self._loaded.get(code.number)
@@ -69,7 +72,8 @@ class MappingIndex:
                 self._loaded_places.add(place)
                 new.append(code.mapping)
             if code.was_unnumbered and self._first.get(place) is not region:
-                # The programs remember so many ranges: of two that both were the first, the later is meant.
+                # The programs remember a limited number of ranges: if both were the first, the later one
+                # counts.
                 first = self._first.items()
                 self._first = {at: one for at, one in first if not _overlap(one.mapping, code.mapping)}
                 self._first[place] = region
@@ -82,7 +86,7 @@ class MappingIndex:
         return [region.mapping for region in self._regions]
 
     def find(self, word: int) -> IndexedMapping | None:
-        """Return the region around an address, as it was when the stack was recorded that has this word."""
+        """The region that contained an address when the stack with this word was recorded."""
         address, number = address_of(word), code_number(word)
         if number:
             region = self._loaded.get(number)
@@ -100,7 +104,7 @@ class MappingIndex:
         return now if place is None or place in self._first else None
 
     def is_mapped(self, region: IndexedMapping) -> bool:
-        """Whether a region is there now, as far as is known."""
+        """Whether a region is still mapped, as far as known."""
         now = self._now(region.mapping.start)
         return now is not None and _place(now.mapping) == _place(region.mapping)
 

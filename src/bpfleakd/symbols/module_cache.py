@@ -1,8 +1,8 @@
-"""Modules: the ELF files that processes map, open, shared between processes.
+"""Modules: open ELF files that processes map, shared between processes.
 
-A file is identified by its `FileKey`, not by its build-id: anybody can write a library with the build-id of
-libc, and would then choose the names in other processes' stacks. Debug files of a process' own root directory
-belong to a module of that process alone.
+A file is identified by its `FileKey`, not by its build-id: anybody could write a library with the build-id of
+libc, and choose the names in other processes' stacks. Debug files of a process' own root directory belong to
+a module of that process alone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Module:
     """One open ELF file. Debug files are located when a name is needed. Used by several threads."""
 
     def __init__(self, image: ElfImage, path: str, find_debug_file: DebugSearch, identity: str) -> None:
-        """`path` is the file's path as the target sees it; `identity` is what its names are kept by."""
+        """`path` is the file's path as the target sees it; `identity` is the key of its names."""
         self.image = image
         self.build_id = image.build_id
         self.identity = identity
@@ -47,9 +47,9 @@ class Module:
         return self.image.vaddr_of(file_offset)
 
     def duplicate_files(self) -> list[int]:
-        """Descriptors of the file and of its debug file, if there is one; the caller's.
+        """Descriptors of the file and of its debug file, if any; the caller owns them.
 
-        Empty once it is closed.
+        Empty after `close`.
         """
         with self._lock:
             if self._is_closed:
@@ -78,7 +78,7 @@ class Module:
 
 
 class ModuleCache:
-    """The `modules_max` modules used last."""
+    """The `modules_max` most recently used modules."""
 
     def __init__(self, modules_max: int = 64) -> None:
         self._modules_max = modules_max
@@ -97,8 +97,8 @@ class ModuleCache:
     def open(self, file: OpenedFile, path: str, owner: str, debug_in_root: DebugSearch | None) -> FileKey:
         """Open a file unless it is open; returns the key of the module for the process `owner`.
 
-        `debug_in_root` finds debug files of that process; None if it sees the same files as we do. Raises
-        `BadElf` if it is not an ELF file, `OSError` if it cannot be opened.
+        `debug_in_root` finds debug files of that process; None if it sees the same files as the daemon.
+        Raises `BadElf` if it is not an ELF file, `OSError` if it cannot be opened.
         """
         key = file.key if debug_in_root is None else file.key.of_process(owner)
         if key not in self._modules:

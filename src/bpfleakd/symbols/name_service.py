@@ -1,4 +1,4 @@
-"""Names of addresses in files, found beside the tracing: no caller waits here for a file or a name.
+"""Finds names of addresses in files, outside of the tracing thread: no caller waits for a file or a name.
 
     names.known(owner, module, places)   # known names; requests the rest
     names.is_pending(owner)              # whether more are to come
@@ -7,8 +7,8 @@ Rules:
 - Parsers run in unprivileged helpers, one for each file (naming_jobs.py). Results are stored by the file in
   which they were found, names by their text.
 - Each process has a budget of CPU time. A process over it gets no further names for a while: its addresses
-  are counted, and shown as file and offset. The user who was served least recently is next, and of his
-  processes the one served least recently: however many processes one user has, others' get their names.
+  are counted, and shown as file and offset. The least recently served user is next, with the least recently
+  served process: however many processes one user has, those of others get their names.
 - If the lines of a file take too long, only its symbols are read; if these do, they are tried again after a
   while: an overloaded machine loses no name permanently. A name that takes too long to demangle stays as it
   is.
@@ -45,23 +45,23 @@ from bpfleakd.symbols.naming_jobs import (
 __all__ = ["BUDGET_S", "NameService", "Place"]
 
 Place: TypeAlias = tuple[int, int]
-"""The address to look up in a file, and the one that is meant (naming_jobs.name_addresses)."""
+"""The address to look up in a file, and the one it represents (naming_jobs.name_addresses)."""
 
 _Key: TypeAlias = tuple[str, int]
 
 _BATCH_MAX = 512
 _THREADS = 2
-# Of a program with much debug information the first answer takes a second or two.
+# A program with much debug information takes a second or two for the first answer.
 BUDGET_S = 8.0
-# And then so much of the time that passes.
+# The share of the passing time that is added.
 _BUDGET_SHARE = 0.02
-# How much longer than its CPU time a job may take: a loaded machine makes it wait.
+# How much longer than its CPU time a job may take, since a busy machine makes it wait.
 _PATIENCE = 4
-# What a helper says that it took is believed down to this part of the time by the clock.
+# A helper's own figure for its time is accepted down to this share of the elapsed time.
 _BELIEVED_SHARE = 1 / 16
-# Of the budget: what a file's lines may take, its symbols alone, and one name.
+# Shares of the budget: for a file's lines, its symbols alone, and one name.
 _LINES_SHARE, _SYMBOLS_SHARE, _NAME_SHARE = 1 / 2, 1 / 4, 1 / 8
-# A file that could not be read, for want of time for instance, is not read again before.
+# A file that could not be read, for lack of time for instance, is not read again before.
 _AGAIN_S = 60.0
 _KNOWN_MAX, _NAMES_MAX, _OWNERS_MAX = 32_768, 8_192, 4_096
 _IDLE_S = 5.0
@@ -71,7 +71,7 @@ _NOBODY = -1
 
 
 class _Client(Struct):
-    """A process: its requests, by file, and what they have cost."""
+    """A process: its requests, by file, and their cost."""
 
     began_s: float
     budget_s: float
@@ -91,7 +91,7 @@ class _Client(Struct):
 
 
 class _Cost:
-    """What jobs for one process took, in seconds of a processor; by the clock where a job does not say it."""
+    """The cost of jobs for one process, in seconds of processor time, or else of elapsed time."""
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self.cpu_s = 0.0
@@ -99,7 +99,7 @@ class _Cost:
 
     @contextlib.contextmanager
     def of_job(self) -> Iterator[Callable[[float], None]]:
-        """Add what a job takes; call what this gives with what its helper says."""
+        """Charge a job; the yielded function takes the helper's own figure."""
         began_s = self._clock_s()
         said_s: list[float] = []
         try:
@@ -114,9 +114,9 @@ class _ModuleClosed(Exception):
 
 
 class NameService:
-    """Used by the tracing thread and by its own; `helpers` have the jobs of naming_jobs.
+    """Used by the tracing thread and its own threads; `helpers` run the jobs of naming_jobs.
 
-    `budget_s` is what the names of one process may take at first, in seconds.
+    `budget_s` is the initial budget of one process, in seconds.
     """
 
     def __init__(
@@ -129,18 +129,18 @@ class NameService:
         self._clients: BoundedCache[str, _Client] = BoundedCache(_OWNERS_MAX)
         self._waiting: dict[str, _Client] = {}
         self._users: BoundedCache[str, int] = BoundedCache(_OWNERS_MAX)
-        # What each user took, of which half is forgotten in so many seconds; and as of when.
+        # The cost of each user, half of which is forgotten per interval; and its time.
         self._taken: dict[int, tuple[float, float]] = {}
         self._in_flight: Counter[_Key] = Counter()
         self._known: BoundedCache[_Key, NamedAddress] = BoundedCache(_KNOWN_MAX)
-        # Until when an address is not requested again.
+        # The time until which an address is not requested again.
         self._failed: BoundedCache[_Key, float] = BoundedCache(_KNOWN_MAX)
         self._readable: BoundedCache[str, str] = BoundedCache(_NAMES_MAX)
         self._threads = 0
         self._is_closed = False
 
     def enrol(self, owner: str, user: int) -> None:
-        """A process and its user; unnamed ones share one user."""
+        """Register a process and its user; unregistered ones share one user."""
         with self._changed:
             self._users.put(owner, user)
 
@@ -155,7 +155,7 @@ class NameService:
             return {code: named for code, named in found.items() if named is not None}
 
     def failed(self, module: Module, codes: Collection[int]) -> set[int]:
-        """The addresses whose names could not be found, and are not looked for again at present."""
+        """The addresses whose names could not be found, and are currently not searched again."""
         with self._changed:
             return {code for code in codes if self._has_failed((module.identity, code))}
 
@@ -291,7 +291,7 @@ class NameService:
     def _look_up(
         self, module: Module, places: Sequence[Place], cost: _Cost
     ) -> tuple[dict[int, NamedAddress], bool]:
-        """By symbols and lines; by symbols alone where that fails. And whether it did not fail."""
+        """Look up by symbols and lines, or by symbols alone if that fails; and whether it did not fail."""
         found: dict[int, NamedAddress] = {}
         is_complete = False
         files = module.duplicate_files()
@@ -325,9 +325,9 @@ class NameService:
         return found, is_complete
 
     def readable(self, names: Collection[str], limit_s: float) -> dict[str, str]:
-        """Readable forms of those names that are mangled; those for which no time is left are missing.
+        """Readable forms of mangled names; those that take too long are missing.
 
-        Waits for it: not for the tracing thread.
+        Waits, so it is not for the tracing thread.
         """
         return self._readable_names(names, limit_s, _Cost(self._clock_s))
 
@@ -368,9 +368,9 @@ class NameService:
         return known
 
     def vtables(self, file: int, offsets: Sequence[int], limit_s: float) -> dict[int, str]:
-        """The mangled names of the classes whose vtables have symbols, by offset in the file.
+        """The mangled classes of vtables with symbols, by offset in the file.
 
-        Waits for it, as `readable`.
+        Waits, like `readable`.
         """
         found = {}
         with contextlib.suppress(HelperFailed):

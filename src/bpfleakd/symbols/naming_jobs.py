@@ -1,6 +1,6 @@
-"""What helpers do for names: symbols and source lines of files that others control, and demangling.
+"""The helpers' jobs for names: symbols and source lines of untrusted files, and demangling.
 
-The functions in JOBS run in a process without rights (sandbox/zygote.py); the classes are what they answer.
+The functions in JOBS run in an unprivileged process (sandbox/zygote.py); the classes are their answers.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ TEXT_LIMIT_CHARACTERS = 4_096
 
 
 class SourceFrame(msgspec.Struct, frozen=True):
-    """A function at an address and "file:line" of what it does there; None is not known."""
+    """A function at an address, and the "file:line" that runs there; None if unknown."""
 
     function: str | None
     location: str | None
 
 
 class NamedAddress(msgspec.Struct, frozen=True, tag=True):
-    """What is at an address: the function's symbol, and the source frames, innermost inlined one first.
+    """The function's symbol at an address, and the source frames, innermost inlined one first.
 
-    `start` is where a function without any name begins (vaddr), None if that is not known.
+    `start` is the beginning of a function without any name (vaddr), None if unknown.
     """
 
     vaddr: int
@@ -68,14 +68,14 @@ class Demangled(msgspec.Struct, frozen=True, tag=True):
 
 
 class NamedVtable(msgspec.Struct, frozen=True, tag=True):
-    """Which class a vtable is of, mangled; objects point to this place in the file."""
+    """The mangled class of a vtable; objects point to this offset in the file."""
 
     offset: int
     name: str
 
 
 def prepare() -> None:
-    """Load all that is needed, while files can still be opened: our own program is gone through once."""
+    """Load everything needed while files can still be opened, by reading bpfleakd's own program."""
     libdw()
     demangler()
     demangled("_ZN3foo3barEv")
@@ -90,9 +90,9 @@ def prepare() -> None:
 def name_addresses(files: Sequence[int], arguments: Any, answer: Callable[[object], None]) -> None:
     """Name addresses of the program in `files`, by its own symbols and those of the debug files behind it.
 
-    `arguments` are pairs, and whether source lines are wanted. A pair is the address to look up, and the one
-    that is meant: a return address means the call before it, but where no function is there, the one that
-    begins at it (of a made-up first frame).
+    `arguments` are pairs, and whether source lines are wanted. A pair is the address to look up, and the
+    original one: a return address belongs to the call before it; but if no function is there, to the function
+    that begins at it (a made-up first frame).
     """
     images = [ElfImage.open(file) for file in files]
     if len(images) == 1 and (inside := minidebug_image(images[0])) is not None:
@@ -120,7 +120,7 @@ def demangle(_files: Sequence[int], arguments: Any, answer: Callable[[object], N
 
 
 def name_vtables(files: Sequence[int], arguments: Any, answer: Callable[[object], None]) -> None:
-    """Answer with the classes of those offsets in the file that are in vtables with symbols."""
+    """Answer with the classes of those offsets in the file that are vtables with symbols."""
     with ElfImage.open(files[0]) as image:
         vaddrs = {image.vaddr_of(offset): offset for offset in arguments}
         for vaddr, name in vtable_classes(image, [one for one in vaddrs if one is not None]).items():

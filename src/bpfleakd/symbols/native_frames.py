@@ -1,4 +1,4 @@
-"""Frames in ELF files: functions, lines and the functions that were inlined."""
+"""Frames in ELF files: functions, lines and inlined functions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ModulePlace(Struct, frozen=True):
 
 
 class ModuleName(Struct, frozen=True):
-    """How a module is shown in frames; `is_library`: all of its code is that of an installed library."""
+    """The name of a module in frames; `is_library`: all of its code belongs to an installed library."""
 
     name: str
     kind: FrameKind

@@ -5,13 +5,13 @@ https://github.com/torvalds/linux/blob/master/tools/perf/Documentation/jit-inter
 Rules:
 - An unprivileged process writes the file and root reads it: no link out of its root directory, regular files
   only, owned by that process' user (or by root), with limits on everything that is read.
-- An address belongs to the newest entry around it, which is the last in the file: code is moved, freed
-  and compiled again at the same place.
-- Memory holds numbers only, 20 bytes an entry. A name is read from the file when it is needed, and used if
-  the numbers before it are still the same.
-- Reading has a budget: so many bytes at a time, and a pause in proportion to the work of the last
-  reading. A file that is rewritten all the time costs no more than another, and gets its names later or not
-  at all.
+- An address belongs to the newest entry around it, which is the last in the file: code is moved, freed and
+  compiled again at the same place.
+- Memory contains only numbers, 20 bytes per entry. A name is read from the file when needed, and used if the
+  numbers before it have not changed.
+- Reading has a budget: a number of bytes at a time, and a pause in proportion to the work of the last
+  reading. A file that is rewritten all the time costs no more than others, and its names come late or not at
+  all.
 - The file grows while it is read: the next `refresh` reads what was appended; a line without its end is read
   later still. A file that was replaced, truncated or rewritten is read from the start.
 """
@@ -32,21 +32,21 @@ from bpfleakd.symbols.jit_names import NAME_LIMIT_CHARACTERS, jit_name
 
 __all__ = ["JitSymbol", "PerfMap"]
 
-# Reading takes 15 ms a megabyte: more than this would stop everything else for longer than a second.
+# Reading takes 15 ms per megabyte: more than this would stop everything else for longer than a second.
 READ_LIMIT_BYTES = 64 << 20
 ENTRIES_MAX = 300_000
 
 _CHUNK_BYTES = 1 << 20
-# What is read at a time, in a thirtieth of a second; the rest the next time.
+# Bytes per reading, which take a thirtieth of a second; the rest follows next time.
 _SLICE_BYTES = 2 << 20
-# Reading that takes longer than this is followed by a pause of so many times as long.
+# A reading that takes longer than this is followed by a pause of several times its duration.
 _SHORT_S = 0.05
 _PAUSES = 20
-# A line that has no end within this is not one that is still being written.
+# A line without an end within this limit is invalid, not unfinished.
 _LINE_LIMIT_BYTES = 64 << 10
 _SEAM_BYTES = 64
 
-# HotSpot fills both numbers up with zeroes to 16 digits.
+# HotSpot pads both numbers with zeroes to 16 digits.
 _LINE = re.compile(rb"^(?:0x)?([0-9a-fA-F]{1,16}) +(?:0x)?0{0,8}([0-9a-fA-F]{1,8}) +([^\n]+)$", re.MULTILINE)
 
 
@@ -62,8 +62,8 @@ class PerfMap:
     """The perf map of one process.
 
     `path` is as the process sees it, below its `root`; `owner_uid` is the target's user. At most
-    `read_limit_bytes` are read at a time, the newest, and the `entries_max` newest entries kept.
-    `generation` changes whenever an address may have got another name. `losses` counts what was left out.
+    `read_limit_bytes` are read at a time, the newest, and the `entries_max` newest entries kept. `generation`
+    changes whenever an address may have another name. `losses` counts the parts that were left out.
     """
 
     def __init__(
@@ -103,23 +103,23 @@ class PerfMap:
         return {name: count for name, count in losses.items() if count}
 
     def close(self) -> None:
-        """Close the file. Names are not found any more after that."""
+        """Close the file. Names are no longer found after that."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
     def open(self) -> bool:
-        """Open the file if it is there, without reading; False if it is refused.
+        """Open the file if it exists, without reading; False if it is refused.
 
-        It can be read for as long as it is open, be the process gone and its /tmp with it.
+        It can be read as long as it is open, even after the process and its /tmp are gone.
         """
         try:
             descriptor = self._root.open_regular(self._path, follow=False)
         except TimeoutError:
-            # `ps` says that the process does not answer.
+            # `ps` reports that the process does not answer.
             return False
         except OSError as error:
-            # EINVAL is a link, a pipe or a device; there being no map is the rule and no loss.
+            # EINVAL is a link, a pipe or a device; most processes have no map, which is no loss.
             refused = not isinstance(error, FileNotFoundError | ProcessLookupError)
             self._refused |= refused
             return not refused
@@ -132,7 +132,7 @@ class PerfMap:
         return True
 
     def refresh(self) -> None:
-        """Read what was written since the last time. A file that has gone keeps its names."""
+        """Read what was appended since the last time. A deleted file keeps its names."""
         began_s, began_work_s = time.monotonic(), time.thread_time()
         if began_s < self._due_s or not self.open() or self._descriptor < 0:
             return
@@ -141,12 +141,12 @@ class PerfMap:
             self._start_over()
         with contextlib.suppress(OSError):
             self._read(size_bytes)
-        # What it took, not what other programs took meanwhile.
+        # Its own processor time, without that of other programs.
         took_s = time.thread_time() - began_work_s
         self._due_s = began_s + took_s * (1 + _PAUSES) if took_s > _SHORT_S else 0.0
 
     def lookup(self, address: int) -> JitSymbol | None:
-        """Return the function around an address, as of the last `refresh`."""
+        """The function that contains an address, as of the last `refresh`."""
         entry = self._index.find(address)
         if entry is None or self._descriptor < 0:
             return None
@@ -187,7 +187,7 @@ class PerfMap:
     def _read(self, size_bytes: int) -> None:
         start = self._position
         if size_bytes - start > self._read_limit_bytes:
-            # The end is the newest. A line that is cut there counts as invalid.
+            # The end is the newest part. A line cut there counts as invalid.
             self._position = size_bytes - self._read_limit_bytes
             self._skipped_bytes += self._position - start
         until = min(size_bytes, self._position + _SLICE_BYTES)

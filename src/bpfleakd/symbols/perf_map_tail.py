@@ -1,6 +1,6 @@
-"""What a JIT appends to its perf map: names and sizes of methods compiled after a certain time.
+"""The appended part of a perf map: names and sizes of methods compiled after a certain time.
 
-The rules of perf_map.py for a file that another user writes hold here too; nothing of it is stored.
+The rules of perf_map.py for a file that another user writes apply here too; nothing of it is stored.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bpfleakd.symbols.jit_names import NAME_LIMIT_CHARACTERS, jit_name
 
 __all__ = ["PerfMapTail"]
 
-# What is read at a time; the newest of it where there is more.
+# Bytes per reading, the newest ones if there are more.
 READ_LIMIT_BYTES = 16 << 20
 
 # As many bytes of a name as PerfMap reads.
@@ -30,9 +30,9 @@ _LINE_LIMIT_BYTES = 64 << 10
 class PerfMapTail:
     """The perf map of one process from now on.
 
-    `path`, `owner_uid` and `root` as for PerfMap. A file that is rewritten instead of appended to (OpenJDK
-    does that) is read from its start, all of it as new. `skipped_bytes` were beyond the limit of one reading;
-    `refused`: the file is not trusted.
+    `path`, `owner_uid` and `root` are as for PerfMap. A file that is rewritten instead of appended to
+    (OpenJDK does that) is read from its start, all of it as new. `skipped_bytes` were beyond the limit of one
+    reading; `refused`: the file is not trusted.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class PerfMapTail:
         self._begin_at_the_end()
 
     def read(self) -> list[tuple[str, int]]:
-        """The methods written since the last time, oldest first: names fit to be shown, and sizes."""
+        """The methods written since the last time, oldest first: readable names, and sizes."""
         descriptor = self._open()
         if descriptor is None:
             return []
@@ -67,7 +67,7 @@ class PerfMapTail:
             os.close(descriptor)
 
     def take_rewritten(self) -> bool:
-        """Whether `read` began at the start of a new file since this was last asked."""
+        """Whether `read` started over with a new file since the last call."""
         rewritten, self._rewritten = self._rewritten, False
         return rewritten
 
@@ -79,7 +79,7 @@ class PerfMapTail:
             size_bytes = os.fstat(descriptor).st_size
             start = max(0, size_bytes - _LINE_LIMIT_BYTES)
             end = os.pread(descriptor, size_bytes - start, start)
-            # A line that is being written belongs to what is new.
+            # A line that is still being written counts as new.
             self._move_to(descriptor, start + end.rfind(b"\n") + 1 if b"\n" in end else size_bytes)
         except OSError:
             return
@@ -90,7 +90,7 @@ class PerfMapTail:
         try:
             descriptor = self._root.open_regular(self._path, follow=False)
         except OSError as error:
-            # EINVAL is no regular file; there being no map is the rule.
+            # EINVAL is not a regular file; most processes have no map.
             self.refused = not isinstance(error, FileNotFoundError | ProcessLookupError | TimeoutError)
             return None
         self.refused = os.fstat(descriptor).st_uid not in self._owners
@@ -109,7 +109,7 @@ class PerfMapTail:
         start = max(self._position, status.st_size - self._read_limit_bytes)
         data = os.pread(descriptor, status.st_size - start, start)
         if start > self._position:
-            # What was cut in two is skipped.
+            # The cut line is skipped.
             cut = data.find(b"\n") + 1
             start, data = start + cut, data[cut:]
             self.skipped_bytes += start - self._position

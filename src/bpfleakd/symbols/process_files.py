@@ -19,10 +19,10 @@ FILES_MAX = 4_096
 
 
 class ProcessFiles:
-    """Opens what is mapped. `unreadable` counts the files that could not be opened; it is tried again.
+    """Opens mapped files. `unreadable` counts the files that could not be opened; they are tried again.
 
-    `open_file` opens the file of a mapping, or raises OSError; TimeoutError if it may be opened later.
-    `owner` stands for the process, and `debug_in_root` finds debug files that only it sees, if there are any.
+    `open_file` opens the file of a mapping, or raises OSError, TimeoutError if it may be opened later.
+    `owner` identifies the process, and `debug_in_root` finds debug files that only it sees, if any.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class ProcessFiles:
         self._failed: BoundedCache[_MappedFile, bool] = BoundedCache(FILES_MAX)
 
     def is_file(self, mapping: Mapping) -> bool:
-        """Whether a file is mapped there, of whatever kind."""
+        """Whether any kind of file is mapped there."""
         return mapping.inode != 0 and mapping.path.startswith("/")
 
     def module_of(self, mapping: Mapping) -> Module | None:
@@ -55,7 +55,7 @@ class ProcessFiles:
         return module or self._opened(file, mapping)
 
     def open(self, mapping: Mapping) -> OpenedFile:
-        """Open the file that is mapped, for more than names of code. Raises OSError. Thread-safe."""
+        """Open a mapped file for uses beyond names of code. Raises OSError. Thread-safe."""
         return self._open_file(mapping)
 
     def _opened(self, file: _MappedFile, mapping: Mapping) -> Module | None:
@@ -83,5 +83,5 @@ class ProcessFiles:
             raise
         except OSError:
             pass
-        # The process may have ended, and its files under /proc with it.
+        # The process may have ended, and its files in /proc with it.
         return open_unchanged(mapping, self._owner)

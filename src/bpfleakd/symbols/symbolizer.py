@@ -1,22 +1,22 @@
-"""From addresses to named frames, for one process.
+"""Turns addresses into named frames, for one process.
 
 Rules:
 - The first address of a stack is exact. All others are return addresses: look up the byte before, show the
   address itself.
 - Code in an ELF file gets names from its symbols, code in the vdso from our own vdso. Code in any other
   memory gets names from a runtime that is read live, else from the perf map, else from a runtime that answers
-  requests. The runtime also names managed and interpreted frames. All else is unknown, and never guessed.
+  requests. The runtime also names managed and interpreted frames. Everything else is unknown, never guessed.
 - Names are cached by mapping and address, those of run-time compiled code only until the perf map or the
   runtime's methods change. Addresses outside all mappings are not cached: the caller reads the mappings
   again, and counts them if they are still outside.
-- Code that was unmapped keeps its names: a stack says which code its addresses are of (mapping_index.py).
+- Unmapped code keeps its names: a stack identifies the code of its addresses (mapping_index.py).
 - If a stack ends in addresses outside all mappings, the walk has followed something that was not a frame
   pointer: these addresses are omitted, and the stack is marked as truncated.
 - All of this works after the process ended, with files that are open or can still be opened.
 - No caller waits for a file or a name. While the names in a file are still to come (name_service.py), a frame
   is the file and the offset, and the stack is `pending`.
 
-Not thread-safe, but for `is_pending`, `wait`, `readable` and `vtables`.
+Not thread-safe, except for `is_pending`, `wait`, `readable` and `vtables`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Symbolizer:
     `open_file` opens the file of a mapping, now; `owner` stands for the process, and `debug_in_root` finds
     debug files that only it sees. `modules` and `names` are shared and stay open on `close`; the perf map is
     closed. `unknown_addresses` counts the addresses that two readings of the mappings did not cover,
-    `lacked_total` the calls whose answers lacked names that were to come.
+    `lacked_total` the calls whose results lacked names that were still to come.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Symbolizer:
         self._frames: FrameNames | None = None
         self._managed: ManagedNames | None = None
         self._updates = 0
-        # Of the last call: the places whose names were not there, and those of them whose names are to come.
+        # Of the last call: the places without names, and those of them whose names are still to come.
         self._missing: set[_Place] = set()
         self._awaited: set[_Place] = set()
         self.lacked_total = 0
@@ -109,7 +109,7 @@ class Symbolizer:
 
     @property
     def losses(self) -> dict[str, int]:
-        """What could not be named, by LOSS_REASONS; without zeroes."""
+        """Missing names, by LOSS_REASONS; without zeroes."""
         losses = {"unknown_addresses": self.unknown_addresses, "unreadable_files": self._files.unreadable}
         losses |= self._perf_map.losses if self._perf_map else {}
         losses["names_over_budget"] = self._names.given_up(self.owner) if self._names else 0
@@ -131,7 +131,7 @@ class Symbolizer:
     def vtables(self, mapping: Mapping, offsets: Sequence[int], limit_s: float) -> dict[int, str]:
         """The mangled names of classes, by the offset of their vtables in a file, if these have symbols.
 
-        Waits: not for the tracing thread.
+        Waits, so it is not for the tracing thread.
         """
         if self._names is None or not self._files.is_file(mapping):
             return {}
@@ -142,9 +142,9 @@ class Symbolizer:
         return self._names.vtables(opened.descriptor, offsets, limit_s)
 
     def update_mappings(self, mappings: Sequence[Mapping]) -> None:
-        """Use these mappings of the process, all of them, from now on.
+        """Use these mappings, which are all of the process', from now on.
 
-        Their files and the perf map are opened now: a process that ends takes the way to them along.
+        Opens their files and the perf map, because they become inaccessible when the process ends.
         """
         self._space.update(mappings)
         self._updates += 1
@@ -154,33 +154,33 @@ class Symbolizer:
                 self._files.module_of(mapping)
 
     def note_loaded(self, loaded: Sequence[LoadedCode]) -> None:
-        """This code was mapped since the attach, and may be gone; called after `update_mappings`.
+        """Add code that was mapped since the attach and may be gone; called after `update_mappings`.
 
-        Its files are opened now, as far as they can be found, but not too many.
+        Opens a limited number of its files, as far as they can be found.
         """
         for mapping in self._space.note_loaded(loaded)[:_OPENED_AT_ONCE]:
             self._files.module_of(mapping)
 
     def hold_perf_map(self) -> None:
-        """Open the perf map, if there is one: its names can be read from now on, even if the file goes."""
+        """Open the perf map, if any: its names stay readable even if the file is removed."""
         if self._perf_map:
             self._perf_map.open()
 
     def use_methods(self, sources: Sequence[MethodSource]) -> None:
-        """Ask these for names of run-time compiled code that the perf map has none of."""
+        """Use these sources for names of run-time compiled code that the perf map lacks."""
         self._methods = sources
         self._jit_generation = ()
 
     def use_frames(self, source: FrameNames | None) -> None:
-        """Ask this for the names of an interpreter's frames."""
+        """Use this source for the names of an interpreter's frames."""
         self._frames = source
 
     def use_managed(self, source: ManagedNames | None) -> None:
-        """Ask this for the names of managed frames."""
+        """Use this source for the names of managed frames."""
         self._managed = source
 
     def code_mappings(self) -> tuple[CodeMapping, ...]:
-        """The executable files that are mapped, by address."""
+        """The mapped executable files, by address."""
         return tuple(
             CodeMapping(mapping.start, mapping.end, mapping.offset, mapping.path, module.build_id)
             for mapping in self._space.mappings
@@ -196,14 +196,14 @@ class Symbolizer:
         )
 
     def symbolize(self, stacks: Sequence[RawStack]) -> list[Stack]:
-        """Name stacks, in their order. Never fails: what cannot be named has a frame without names."""
+        """Name stacks, in order. Never fails: an unknown address has a frame without names."""
         stacks = [self._without_strays(stack) for stack in stacks]
         managed = [named_managed_frames(stack, self._managed) for stack in stacks]
         places = {
             place for stack, known in zip(stacks, managed, strict=True) for place in _places(stack, known)
         }
         named = self._named(places)
-        # They may have arrived since the request: then another call has them.
+        # They may have arrived since the request, so another call may find them.
         is_awaited = self._awaited and self._names and not self._names.is_over_budget(self.owner)
         pending = self._awaited if is_awaited else frozenset()
         self.lacked_total += bool(pending)
@@ -213,7 +213,7 @@ class Symbolizer:
         ]
 
     def close(self) -> None:
-        """Release what belongs to this process alone."""
+        """Release everything that belongs to this process alone."""
         self._frames = self._managed = None
         if self._perf_map:
             self._perf_map.close()
@@ -268,7 +268,7 @@ class Symbolizer:
     def _module_at(self, mapping: Mapping) -> tuple[Module, ModuleName] | None:
         if mapping.path == VDSO:
             vdso = own_vdso()
-            # Another size is another vdso: that of 32-bit programs.
+            # A vdso of another size is a different one: that of 32-bit programs.
             same = vdso is not None and vdso.size_bytes == mapping.end - mapping.start
             return (vdso.module, ModuleName(VDSO, FrameKind.VDSO)) if vdso and same else None
         module = self._files.module_of(mapping)
@@ -366,7 +366,7 @@ def _unknown(place: _Place, module: str | None) -> _Named:
 
 
 def _unloaded(place: _Place, mapping: Mapping) -> _Named:
-    """In a file that is gone with its names: where, as far as the file's own addresses are its offsets."""
+    """The place in a file that is gone with its names, if the file's own addresses equal its offsets."""
     address = address_of(place[0])
     offset = address - mapping.start + mapping.offset
     name = f"[unloaded {_file_name(mapping)}]"

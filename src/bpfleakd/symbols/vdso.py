@@ -1,4 +1,4 @@
-"""The vdso as a module, so that its frames have names."""
+"""The vdso as a module, so its frames have names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Vdso", "own_vdso"]
 
 
 class Vdso(Struct, frozen=True):
-    """The vdso as a module, and how much memory it is mapped into."""
+    """The vdso as a module, and the size of its mapping."""
 
     module: Module
     size_bytes: int
@@ -24,7 +24,7 @@ class Vdso(Struct, frozen=True):
 
 @cache
 def own_vdso() -> Vdso | None:
-    """Return our own vdso; None without one."""
+    """This process' vdso; None without one."""
     try:
         image, size_bytes = own_vdso_image()
     except BadElf:
@@ -33,7 +33,7 @@ def own_vdso() -> Vdso | None:
 
 
 def _in_a_file(image: ElfImage) -> ElfImage:
-    """The same image, so that it can be handed to a helper."""
+    """The same image in a file, to be passed to a helper."""
     file = os.memfd_create("vdso", os.MFD_CLOEXEC)
     try:
         os.write(file, image.source.read(0, image.source.size_bytes))

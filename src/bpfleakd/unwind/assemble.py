@@ -1,8 +1,8 @@
-"""From many functions' rows to the rows of one table: the arithmetic, on whole arrays.
+"""Assembles the rows of many functions into one table, by arithmetic on whole arrays.
 
 Rules:
 - Addresses are uint32, relative to the first page of the text.
-- Functions are sorted and do not overlap (`without_overlaps`), so that nothing is sorted here but starts.
+- Functions are sorted and do not overlap (`without_overlaps`), so only starts are sorted here.
 - Rows that change nothing are left out, except those at the beginning of a page.
 """
 
@@ -19,7 +19,7 @@ from bpfleakd.unwind.table import PAGE_BITS, ROW_ADDRESS_BITS, ROW_ADDRESS_MASK
 __all__ = ["Functions", "RowPrograms", "page_rows", "rows_of", "without_overlaps"]
 
 
-# The arrays of so many functions take some 10 MB; those of a whole browser would take hundreds.
+# The arrays for this many functions take some 10 MB; those of a whole browser would take hundreds.
 _FUNCTIONS_AT_ONCE = 16_384
 
 
@@ -68,9 +68,9 @@ def _columns(functions: Functions) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def without_overlaps(functions: Functions) -> Functions:
-    """Return the functions sorted by start; of those that overlap, the one that starts first.
+    """The functions sorted by start; of those that overlap, the one that starts first.
 
-    Of several with the same start, the first in the order given.
+    Of several with the same start, returns the first in the given order.
     """
     functions = functions.where(np.argsort(functions.starts, kind="stable"))
     if np.all(functions.starts[1:] >= functions.ends[:-1]):
@@ -85,9 +85,9 @@ def without_overlaps(functions: Functions) -> Functions:
 
 
 def rows_of(functions: Functions, programs: RowPrograms, max_rows: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return the rows' addresses, their rule numbers (both uint32), and the number of their functions.
+    """The rows' addresses, their rule numbers (both uint32), and the number of their functions.
 
-    That is fewer than were given where the rows would be more than `max_rows`: the first ones.
+    If the rows would exceed `max_rows`, these are the first functions only.
     """
     parts: list[tuple[np.ndarray, np.ndarray]] = []
     function_count = 0

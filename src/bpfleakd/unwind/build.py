@@ -1,4 +1,4 @@
-"""Building the unwind table of a file from its call frame information.
+"""Builds the unwind table of a file from its call frame information.
 
     with ElfImage.open(path) as image:
         table = table_of(image)
@@ -8,7 +8,7 @@ Rules:
   walker then follows rbp in it.
 - .eh_frame comes first. .debug_frame fills what it leaves uncovered: objects that were compiled without
   .eh_frame still bring the C runtime's start code with them, which has some.
-- The input may be hostile. What cannot be understood is left out and counted, and never makes a row that
+- The input may be hostile. Invalid parts are left out and counted, and never result in a row that
   `table.check` would refuse; time and memory are bounded by the constants here and by `max_rows`.
 - The same bytes give the same table, on every machine and in every process.
 """
@@ -42,7 +42,7 @@ INSTRUCTION_LIMIT_BYTES = 16 << 20
 
 
 class FrameSections(Struct, frozen=True, dict=True):
-    """What a table is made of. Sections that the file lacks are empty; `text_end` is exclusive."""
+    """The input of a table. Missing sections are empty; `text_end` is exclusive."""
 
     build_id: str | None
     text_start: int
@@ -55,10 +55,10 @@ class FrameSections(Struct, frozen=True, dict=True):
 
     @cached_property
     def digest(self) -> bytes:
-        """16 bytes that stand for everything here.
+        """16 bytes that identify all of the input.
 
-        A build-id alone must not name a table that processes share: the builder of a file can give it
-        the build-id of the C library.
+        A build-id alone must not name a table that processes share: the builder of a file can give it the
+        build-id of the C library.
         """
         digest = hashlib.blake2b(digest_size=16)
         numbers = (self.text_start, self.text_end, self.eh_frame_vaddr, self.eh_frame_hdr_vaddr)
@@ -139,7 +139,7 @@ def _debug_frame_of(sections: FrameSections) -> tuple[CallFrameSection, Iterable
 
 
 class _Collector:
-    """Turns FDEs into functions, and counts those that it cannot."""
+    """Turns FDEs into functions, and counts invalid ones."""
 
     def __init__(self, text_start: int, text_end: int, max_rows: int) -> None:
         self.programs = ProgramSet(max_rows, INSTRUCTION_LIMIT_BYTES)

@@ -1,20 +1,20 @@
-"""Unwind tables on disk, so that a restarted daemon does not build them again.
+"""Unwind tables on disk, so a restarted daemon does not build them again.
 
     cache = TableCache(Path("/var/cache/bpfleakd/unwind"))
     table = cache.table_of(sections_of(image))
 
 Rules:
-- An entry is named after the build-id and a digest of the sections it was made from. The build-id alone
-  would let the owner of one file choose the table of another.
+- An entry is named after the build-id and a digest of the sections it was made from. The build-id alone would
+  let the owner of one file choose the table of another.
 - Rules are stored by value: their numbers differ from process to process.
-- The cache can only save time. Whatever is wrong with an entry or with the disk is counted, and the table
-  is built; nothing here raises anything but what building raises.
-- Nothing is trusted that someone else than root could have written (private_directory.py). On top of that an
-  entry has a checksum and passes `table.check`, since the kernel side relies on those rules.
+- The cache only saves time. Problems with an entry or with the disk are counted, and the table is built; only
+  building raises errors.
+- Nothing is trusted that somebody other than root could have written (private_directory.py). On top of that
+  an entry has a checksum and passes `table.check`, since the kernel side relies on those rules.
 - Together the entries take no more than `max_bytes`; the ones unused for longest are removed.
 
-An entry is a header (`_HEADER`), a u32 for each reason to skip an FDE, the rules, the page index and the
-rows as they are in memory, and the 16 bytes of BLAKE2b of everything before. Little endian.
+An entry is a header (`_HEADER`), a u32 for each reason to skip an FDE, the rules, the page index and the rows
+as they are in memory, and the 16 bytes of BLAKE2b of everything before. Little endian.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from bpfleakd.unwind.table import UnwindTable, check
 
 __all__ = ["CacheCounts", "TableCache", "TableKey"]
 
-# To be raised whenever the same sections give another table, or the layout here changes.
+# Increment this whenever the same sections give another table, or the layout here changes.
 FORMAT_VERSION = 1
 
 _MAGIC = b"BPFUNWND"
@@ -63,7 +63,7 @@ class CacheCounts(Struct):
 
 
 class TableKey(NamedTuple):
-    """What a table is kept by: `digest` (16 bytes) stands for all that it was made of."""
+    """The key of a table: `digest` (16 bytes) identifies all of its input."""
 
     build_id: str | None
     digest: bytes
@@ -80,7 +80,7 @@ class TableCache:
         self.counts = CacheCounts()
 
     def table_of(self, sections: FrameSections) -> UnwindTable:
-        """Return the table from the cache, or build and store it. Raises what `build_table` raises."""
+        """The table from the cache, or build and store it. Raises the errors of `build_table`."""
         key = TableKey(sections.build_id, sections.digest)
         table = self.find(key)
         if table is None:
@@ -89,7 +89,7 @@ class TableCache:
         return table
 
     def store(self, key: TableKey, table: UnwindTable) -> None:
-        """Keep a table."""
+        """Store a table."""
         self._store(_name_of(key), _encode(table, key.digest, self.max_rows))
 
     def find(self, key: TableKey) -> UnwindTable | None:
@@ -111,7 +111,7 @@ class TableCache:
             self.counts.failed += 1
             return
         try:
-            # An entry that a power cut tears fails its checksum and is built again.
+            # An entry torn by a power cut fails its checksum and is built again.
             self._files.write(name, entry)
             self._remove_excess()
         except (OSError, ValueError):
@@ -131,7 +131,7 @@ class TableCache:
 
 def _name_of(key: TableKey) -> str:
     build_id = key.build_id
-    # The build-id helps people who look into the directory; it comes from a note of any content.
+    # The build-id helps people who look into the directory; it comes from a note with any content.
     readable = build_id if build_id and build_id.isalnum() and build_id.isascii() else "none"
     return f"{readable[:40]}-{key.digest.hex()}{_SUFFIX}"
 

@@ -1,8 +1,8 @@
 """Call frame information: the entries of .eh_frame and .debug_frame.
 
-A common information entry (CIE) holds what many functions share, a frame description entry (FDE) one
-range of addresses and the call frame instructions for it (DWARF 5, section 6.4; .eh_frame differs as the
-Linux Standard Base 5.0, core, section 10.6 says).
+A common information entry (CIE) holds what many functions share, a frame description entry (FDE) one range of
+addresses and the call frame instructions for it (DWARF 5, section 6.4; the Linux Standard Base 5.0, core,
+section 10.6 has the differences of .eh_frame).
 
 Rules:
 - Offsets are into the section, addresses are the file's own (vaddr).

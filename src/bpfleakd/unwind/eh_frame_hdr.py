@@ -1,4 +1,4 @@
-"""The sorted table in .eh_frame_hdr: where in .eh_frame each function's FDE is.
+"""The sorted table in .eh_frame_hdr, which gives the place of each function's FDE in .eh_frame.
 
 It is what the C++ runtime itself searches, and it has no entries for functions that the linker dropped.
 Layout: Linux Standard Base 5.0, core, section 10.6.2 "Exception frame header". Only the encodings that

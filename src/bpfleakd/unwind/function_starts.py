@@ -1,4 +1,4 @@
-"""Where functions begin, as a file's own call frame information has it: also in files without symbols."""
+"""The beginnings of functions according to a file's own call frame information, also without symbols."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def function_starts(image: ElfImage) -> frozenset[int]:
 
 
 class FunctionExtents:
-    """Which function of a file an address is in, by the sorted table of .eh_frame_hdr.
+    """Finds the function that contains an address, by the sorted table of .eh_frame_hdr.
 
-    Nothing is found in a file without that table: linkers write one, for C as well.
+    A file without that table has no results; linkers write one, for C as well.
     """
 
     def __init__(self, image: ElfImage) -> None:
@@ -53,7 +53,7 @@ class FunctionExtents:
             self._starts, self._offsets = table[0][order], table[1][order]
 
     def start_of(self, vaddr: int) -> int | None:
-        """Where the function at an address begins; None if no function is known to be there."""
+        """The beginning of the function at an address; None if no function is known there."""
         index = int(np.searchsorted(self._starts, vaddr, side="right")) - 1
         if index < 0:
             return None
@@ -63,7 +63,7 @@ class FunctionExtents:
         return int(self._starts[index]) if end is not None and vaddr < end else None
 
     def _end_of(self, index: int) -> int | None:
-        """Where a listed function ends; None if its FDE is another's, or no FDE."""
+        """The end of a listed function; None if its FDE is another's, or not an FDE."""
         try:
             fde = self._section.fde_at(int(self._offsets[index]))
         except MalformedCfi:

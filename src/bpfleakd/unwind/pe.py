@@ -1,15 +1,15 @@
 """Unwind tables of PE files: the code that .NET compiled ahead of time (ReadyToRun).
 
-Most of that code keeps no frame pointer. How to unwind it is in the file's exception directory, in the format
-of 64-bit Windows, also on Linux: for each function its range and the address of an UNWIND_INFO with the
-instructions of its prologue, the last one first.
+Most of that code has no frame pointer. The file's exception directory has its unwind information, in the
+format of 64-bit Windows, also on Linux: for each function its range and the address of an UNWIND_INFO with
+the instructions of its prologue, the last one first.
 
 https://learn.microsoft.com/cpp/build/exception-handling-x64
 https://github.com/dotnet/runtime/blob/main/src/coreclr/inc/win64unwind.h (UWOP_SET_FPREG_LARGE)
 
 Rules:
 - The input may be hostile: what makes no sense is left out and counted, and everything is bounded.
-- What lies between functions (stubs that jump) is a gap: the walker follows rbp there.
+- Code between functions (stubs that jump) is a gap: the walker follows rbp there.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["PeSections", "build_pe_table", "is_pe", "pe_sections_of"]
 FUNCTIONS_MAX = 1_000_000
 _SECTIONS_MAX = 96
 _CHAINED_MAX = 8
-# IMAGE_FILE_MACHINE_AMD64, and what .NET makes of it for Linux (XORed with its operating system).
+# IMAGE_FILE_MACHINE_AMD64, and .NET's variant for Linux (XORed with its operating system).
 _MACHINES = (0x8664, 0x8664 ^ 0x7B79)
 _PE32_PLUS = 0x20B
 _EXCEPTION_DIRECTORY = 3
@@ -64,7 +64,7 @@ class _Section(Struct, frozen=True):
 
 
 class PeSections(Struct, frozen=True):
-    """What a table is made of: the file, and `functions`: start, end, UNWIND_INFO of each (uint32)."""
+    """The input of a table: the file, and `functions`: start, end, UNWIND_INFO of each (uint32)."""
 
     data: bytes
     sections: tuple[_Section, ...]
@@ -77,7 +77,7 @@ class PeSections(Struct, frozen=True):
 
     @property
     def digest(self) -> str:
-        """Stands for everything here."""
+        """Identifies all of the input."""
         return hashlib.blake2b(self.data, digest_size=16).hexdigest()
 
     def at(self, vaddr: int) -> int:
@@ -89,12 +89,12 @@ class PeSections(Struct, frozen=True):
 
 
 def is_pe(data: bytes) -> bool:
-    """Whether a file that begins so is one."""
+    """Whether a file that begins like this is a PE file."""
     return data[:2] == b"MZ"
 
 
 def pe_sections_of(data: bytes) -> PeSections:
-    """Read the headers of a file. Raises `BadElf` where there is nothing to unwind by."""
+    """Read the headers of a file. Raises `BadElf` if it has no unwind information."""
     try:
         return _sections_of(data)
     except struct.error as error:
@@ -181,7 +181,7 @@ class _Programs:
         return tuple(self._rule_numbers)
 
     def number_of(self, info: int) -> int:
-        """The number of the prologue at an address; one that makes no sense ends the walk."""
+        """The number of the prologue at an address; an invalid one ends the walk."""
         number = self._numbers_by_info.get(info)
         if number is None:
             number = self._numbers_by_info[info] = len(self._first) - 1
@@ -219,7 +219,7 @@ class _Frame(Struct):
 
     depth: int = 8
     rbp_depth: int | None = None
-    # What rbp is below the CFA, where it is the frame's base.
+    # How far rbp is below the CFA, if it is the frame's base.
     base_depth: int | None = None
 
     def rule(self) -> UnwindRule:
@@ -238,7 +238,7 @@ def _rows(image: PeSections, info: int) -> Iterator[tuple[int, UnwindRule]]:
         chain.append(parent)
         if len(chain) > _CHAINED_MAX:
             raise MalformedCfi(SkipReason.LIMIT)
-    # What a function shares with one before it was done there.
+    # The part that a function shares with an earlier one was done there.
     for one in reversed(chain[1:]):
         for _offset in _run(image, one, frame):
             pass
@@ -257,7 +257,7 @@ def _parent(image: PeSections, info: int) -> int:
 
 
 def _run(image: PeSections, info: int, frame: _Frame) -> Iterator[int]:
-    """Execute a prologue on a frame; yields the offset behind each instruction."""
+    """Execute a prologue on a frame; yields the offset after each instruction."""
     at = image.at(info)
     data = image.data
     version, count, base = data[at] & 7, data[at + 2], data[at + 3]
@@ -295,7 +295,7 @@ def _codes(slots: bytes) -> Iterator[tuple[int, int, int, int]]:
 
 
 def _grown(code: int, bits: int, operand: int) -> int:
-    """How much an instruction takes from the stack."""
+    """How many bytes an instruction takes from the stack."""
     if code == _PUSH_NONVOL:
         return 8
     if code == _ALLOC_SMALL:

@@ -1,7 +1,7 @@
-"""Programs: each different sequence of call frame instructions, executed once for all FDEs that have it.
+"""Programs: each distinct sequence of call frame instructions, executed once for all FDEs with it.
 
-Most functions are set up like others: libLLVM's 95,000 FDEs have 34,000 different sequences. An FDE is
-then a start, a size and the number of a program; the rows of all programs lie in two flat arrays.
+Most functions are set up like others: libLLVM's 95,000 FDEs have 34,000 different sequences. An FDE is then a
+start, a size and the number of a program; the rows of all programs lie in two flat arrays.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from bpfleakd.unwind.x86_64 import rule_of
 
 __all__ = ["ProgramSet"]
 
-# Every file tried had fewer than 1,500 rules. The limit keeps a strange one from filling the set that all
-# files share; what exceeds it becomes STOP.
+# Every tested file had fewer than 1,500 rules. The limit keeps an unusual one from filling the set that all
+# files share; further rules become STOP.
 RULES_PER_FILE_MAX = 8_192
 
 
@@ -71,7 +71,7 @@ class ProgramSet:
         return self._add(executed, fde.instructions) if number is None else number
 
     def fault_of(self, number: int) -> SkipReason | None:
-        """Return why a program ends early, in a STOP row; None for one that is whole."""
+        """Why a program ends early, in a STOP row; None for a complete one."""
         return self._faults.get(number)
 
     def first_rows(self) -> np.ndarray:

@@ -1,11 +1,11 @@
 """Unwind rules: how to get from a frame's registers to those of its caller, on x86-64.
 
 Rules of the rules:
-- A rule knows rip, rsp and rbp and nothing else: those three are all that the walker carries.
-- Except in a signal frame, the caller's rsp is the CFA and the return address is the 8 bytes below it.
-  Call frame information that says otherwise becomes STOP: a short stack is honest, a wrong one is not.
-- Rules are values. A number stands for a rule within one table, or within one `RuleSet`, and numbers of
-  the two are not exchangeable; 0, 1 and 2 mean GAP, STOP and END in all of them.
+- A rule uses only rip, rsp and rbp, the three registers that the walker tracks.
+- Except in a signal frame, the caller's rsp is the CFA and the return address is the 8 bytes below it. Other
+  call frame information becomes STOP: a short stack is honest, a wrong one is not.
+- Rules are values. A number identifies a rule within one table, or within one `RuleSet`, and numbers of the
+  two are not exchangeable; 0, 1 and 2 mean GAP, STOP and END in all of them.
 - A rule set only grows, so that numbers which the kernel already holds keep their meaning.
 
 Packed for C, 16 bytes, little endian (`cfa_kind` holds a `CfaKind`, `rbp_kind` an `RbpKind`):
@@ -82,7 +82,7 @@ class CfaKind(IntEnum):
 
 
 class RbpKind(IntEnum):
-    """Where the caller's rbp is."""
+    """The place of the caller's rbp."""
 
     SAME = 0
     """In rbp"""

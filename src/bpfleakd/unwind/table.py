@@ -7,7 +7,7 @@ Rules, which the BPF program relies on and `check` verifies:
   element than pages, and the last one is the number of rows.
 - The rows of a page ascend strictly, and the first of them is at the page's beginning: a search within
   [page_index[i], page_index[i + 1]) always finds the row in force.
-- What no FDE covers has its own row (GAP), so that no row reaches beyond its function.
+- Text without an FDE has its own row (GAP), so no row extends beyond its function.
 - Rule numbers are those of `rules`, whose first three are GAP, STOP and END. For the kernel, which has one
   array of rules for all files, `rows_numbered_by` renumbers them.
 """

@@ -1,1 +1,1 @@
-"""C++: the classes of objects, by the type information that the compiler leaves for them."""
+"""C++: the classes of objects, from the compiler's type information."""

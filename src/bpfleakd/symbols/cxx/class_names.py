@@ -1,17 +1,17 @@
-"""Classes as their authors wrote them, and what the blocks of the standard library's own classes hold."""
+"""Readable names of classes, and the contents of blocks of the standard library's own classes."""
 
 from __future__ import annotations
 
 __all__ = ["TYPE_NAME_PREFIX", "class_name", "type_name_symbol"]
 
-# What the name of a class is demangled as: the symbol of its type information's name.
+# The demangler's input for a class name: the symbol of its type information's name.
 TYPE_NAME_PREFIX = "_ZTS"
 _READABLE_PREFIX = "typeinfo name for "
 
-# Blocks that hold a shared object together with its counts (std::make_shared), of libstdc++ and libc++; the
-# object's class is their first argument.
+# Blocks that contain a shared object and its counts (std::make_shared), of libstdc++ and libc++; the object's
+# class is their first argument.
 _WITH_OBJECT = ("std::_Sp_counted_ptr_inplace<", "std::__1::__shared_ptr_emplace<")
-# Blocks that hold the counts of an object elsewhere; the first argument is the pointer to it.
+# Blocks with only the counts of an object; the first argument is the pointer to it.
 _COUNTS_ALONE = (
     "std::_Sp_counted_ptr<",
     "std::_Sp_counted_deleter<",
@@ -21,14 +21,14 @@ _BRACKETS = {"(": 1, "<": 1, "[": 1, "{": 1, ")": -1, ">": -1, "]": -1, "}": -1}
 
 
 def type_name_symbol(name: str) -> str:
-    """The symbol that stands for the name of a class in its type information."""
+    """The symbol of a class' name in its type information."""
     return TYPE_NAME_PREFIX + name
 
 
 def class_name(readable: str) -> str | None:
-    """The class that a demangled `type_name_symbol` is of; None if it was not demangled.
+    """The class of a demangled `type_name_symbol`; None if it was not demangled.
 
-    Of a block that std::make_shared made it is the class of the object.
+    For a block of std::make_shared, it is the class of the object.
     """
     if not readable.startswith(_READABLE_PREFIX):
         return None
@@ -44,7 +44,7 @@ def class_name(readable: str) -> str | None:
 
 
 def _first_argument(arguments: str) -> str:
-    """The first of a list of template arguments, which begins after its bracket."""
+    """The first of a list of template arguments, which starts after its bracket."""
     depth = 0
     for place, character in enumerate(arguments):
         if depth == 0 and character in ",>":

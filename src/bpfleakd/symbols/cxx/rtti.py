@@ -1,6 +1,6 @@
-"""The classes of objects in blocks, read from their vtables: works in stripped programs, too.
+"""Reads the classes of objects in blocks from their vtables, also in stripped programs.
 
-In a program without type information (-fno-rtti) the symbols of vtables have the names, unless it is
+In a program without type information (-fno-rtti), the names come from the symbols of vtables, unless it is
 stripped.
 
 A polymorphic object begins with a pointer to its vtable. The word before that is the type information, and
@@ -9,9 +9,9 @@ information points to the name of the class, mangled. Source: Itanium C++ ABI, s
 Components") and 2.9.5 ("RTTI Layout").
 
 Rules:
-- Anything in a block may look like a pointer. So a vtable and everything it refers to has to be in memory
-  that a module has mapped and cannot write, and the type information has to belong to one of the three
-  classes of the C++ runtime for classes, by their names.
+- Anything in a block may look like a pointer. So a vtable and everything it refers to must be in memory that
+  a module has mapped read-only, and the type information must belong to one of the C++ runtime's three
+  classes for classes, by name.
 - The pointer need not be the block's first word: arrays have a count before it, nodes of containers their
   links. A pointer further inside a block may be a remnant of an earlier object, so the caller gets its
   offset.
@@ -34,13 +34,13 @@ from bpfleakd.process.remote_memory import RemoteMemory
 __all__ = ["ClassReader", "FoundClass", "VtableNames"]
 
 _WORD = 8
-# Bytes of a block to search: room for the links and key of a map's node, and for the count of an array.
+# The part of a block to search: enough for the links and key of a map's node, and for the count of an array.
 _WORDS = 8
-# A limit, because there may be many pointers to constants that are not vtables.
+# A limit, because there may be many pointers to constants other than vtables.
 _CANDIDATES_MAX = 4_096
 _KNOWN_MAX = 16_384
 _NAME_BYTES_MAX = 1_024
-# Where the objects of an array may begin: behind a count, and what aligns them (section 2.7).
+# Possible beginnings of an array's objects: after a count and its alignment (section 2.7).
 _ARRAY_STARTS = (8, 16, 32)
 _CLASS_INFO = frozenset(
     f"N10__cxxabiv1{name}E".encode()
@@ -53,9 +53,9 @@ VtableNames = Callable[[Mapping, Sequence[int]], dict[int, str]]
 
 
 class FoundClass(NamedTuple):
-    """The mangled name of a class (of the type information, without a prefix) and where the object begins.
+    """The mangled name of a class (of the type information, without a prefix) and the object's offset.
 
-    `is_array`: it is the first of an array, behind their number.
+    `is_array`: it is the first of an array, after the number of objects.
     """
 
     name: str
@@ -64,9 +64,9 @@ class FoundClass(NamedTuple):
 
 
 class ClassReader:
-    """Reads classes of objects; keeps those it knows, by vtable, as long as the modules stay mapped.
+    """Reads classes of objects; remembers them by vtable, as long as the modules stay mapped.
 
-    `names` are asked for vtables without type information.
+    `names` returns the classes of vtables without type information.
     """
 
     def __init__(self, names: VtableNames | None = None) -> None:
@@ -117,7 +117,7 @@ class ClassReader:
         return FoundClass(name, start, is_array) if name is not None else None
 
     def _is_constant(self, addresses: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Whether each address is in constants of a module."""
+        """Whether each address is in a module's constants."""
         return _are_in(self._modules, addresses)
 
     def _learn(self, reader: MemoryReader, memory: RemoteMemory, vtables: NDArray[np.uint64]) -> None:
@@ -138,7 +138,7 @@ class ClassReader:
                 continue
 
     def _learn_by_symbols(self, reader: MemoryReader, vtables: NDArray[np.uint64]) -> None:
-        """Of those without type information: what has a function, and no distance before it."""
+        """Name vtables without type information: those with a function, and no distance before it."""
         if self._names is None or not len(vtables):
             return
         code = _ranges(one for one in self._mappings if one.executable and one.path.startswith("/"))
@@ -180,7 +180,7 @@ class ClassReader:
 
 
 def _constant_memory(mappings: Sequence[Mapping]) -> NDArray[np.uint64]:
-    """What modules (files with code) have mapped and cannot write, by address: n x 2, start and end."""
+    """Read-only mappings of modules (files with code), by address: n x 2, start and end."""
     modules = {(one.device, one.inode) for one in mappings if one.executable and one.path.startswith("/")}
     return _ranges(
         one
@@ -198,7 +198,7 @@ def _ranges(mappings: Iterable[Mapping]) -> NDArray[np.uint64]:
 
 
 def _are_in(ranges: NDArray[np.uint64], addresses: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Which addresses are in one of the ranges, which are in order."""
+    """Whether each address is in one of the ranges, which are in order."""
     if not len(ranges):
         return np.zeros(addresses.shape, bool)
     place = np.searchsorted(ranges[:, 0], addresses, side="right").astype(np.int64) - 1
@@ -209,7 +209,7 @@ def _are_in(ranges: NDArray[np.uint64], addresses: NDArray[np.uint64]) -> NDArra
 def _first_words(
     reader: MemoryReader, addresses: NDArray[np.uint64], sizes: NDArray[np.uint64]
 ) -> NDArray[np.uint64]:
-    """The first words of each block, a row each; 0 beyond its end, or if it cannot be read."""
+    """The first words of each block, one row each; 0 beyond its end, or if they cannot be read."""
     words = np.zeros((len(addresses), _WORDS), np.uint64)
     lengths = np.minimum(sizes // np.uint64(_WORD), np.uint64(_WORDS)) * np.uint64(_WORD)
     usable = (lengths > 0) & (addresses % np.uint64(_WORD) == 0)
@@ -222,7 +222,7 @@ def _first_words(
         first = (bases - starts[block]).astype(np.int64) // _WORD
         before = np.cumsum(counts) - counts
         place = np.repeat(first - before, counts) + np.arange(len(read))
-        # Blocks that overlap, as they were freed and allocated meanwhile, do not reach into another row.
+        # Blocks that overlap, freed and allocated again meanwhile, do not extend into another row.
         is_inside = place < _WORDS
         words[np.repeat(order[block], counts)[is_inside], place[is_inside]] = read[is_inside]
     return words

@@ -1,4 +1,4 @@
-"""Which version of Go made a file, from .go.buildinfo.
+"""The version of Go that built a file, from .go.buildinfo.
 
 The section begins with a header of 32 bytes: the magic, the size of a pointer, flags. With flag 2 (Go 1.18
 and later) two strings follow, the version and the modules, each after its length as a varint. Before that
@@ -26,14 +26,14 @@ _RELEASE = re.compile(r"go(\d{1,4})\.(\d{1,4})")
 
 
 class BuildInfo(Struct, frozen=True):
-    """`version` as the file has it; `release` is (1, 19) of go1.19.8, None if it has no such form."""
+    """`version` as in the file; `release` is (1, 19) for go1.19.8, None for any other form."""
 
     version: str
     release: tuple[int, int] | None
 
 
 def read_build_info(image: ElfImage) -> BuildInfo | None:
-    """Return the version of Go that made a file; None if the file does not state it in the way of 1.18."""
+    """The version of Go that built a file; None if the file does not state it in the format of 1.18."""
     section = image.section(".go.buildinfo")
     if section is None:
         return None

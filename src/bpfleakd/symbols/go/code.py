@@ -1,4 +1,4 @@
-"""The Go code in a file: which version made it, where it is, and its names."""
+"""The Go code in a file: its Go version, its address, and its names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class GoCode(Struct, frozen=True):
 
 
 def go_lines(image: ElfImage) -> LineTable | None:
-    """The names of Go code in a file; None if there is none in a supported form."""
+    """The names of Go code in a file; None if there is none in a supported format."""
     try:
         return read_go_code(image).table if image.is_go else None
     except BadElf:
@@ -32,9 +32,9 @@ def go_lines(image: ElfImage) -> LineTable | None:
 
 
 def read_go_code(image: ElfImage, program: GoCode | None = None) -> GoCode:
-    """Read a file that Go made. Raises `BadElf` with what is not known about it.
+    """Read a Go program or library. Raises `BadElf` that names the unsupported part.
 
-    A plugin does not state its version, which is that of the `program`: others are refused by its runtime.
+    A plugin does not state its version, which is that of the `program`: the runtime refuses others.
     """
     info = read_build_info(image)
     if info is not None:

@@ -1,9 +1,9 @@
-"""What the runtime's structures look like, by release. Offsets are in bytes, of 64-bit programs.
+"""The layouts of the runtime's structures, by release. Offsets are in bytes, of 64-bit programs.
 
 Sources: runtime/mprof.go, runtime2.go and symtab.go of each release, and the DWARF of programs made by 1.19,
-1.21 to 1.24, 1.26 and 1.27. What is the same in two of them is the same in between. A release that is not
-here is refused: a structure that changed would be misread. What can be checked in the process is not here but
-tried (`goroutines`).
+1.21 to 1.24, 1.26 and 1.27. A layout that is equal in two of them is equal in between. Other releases are
+refused, since a changed structure would be misread. Properties that can be checked in the process are not
+listed here but tried (`goroutines`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ FIRST_RELEASE, LAST_RELEASE = (1, 18), (1, 27)
 
 
 class GoLayout(Struct, frozen=True):
-    """`functions_data` is where moduledata has the address of go:func.*.
+    """`functions_data` is the offset in moduledata of the address of go:func.*.
 
-    `counters` is how many words the current part of a bucket's record has: allocs, frees and the bytes of
-    both; the bytes are left out since 1.27. `has_memory_limit`: the collector has one, since 1.19. Stacks
+    `counters` is the number of words in the current part of a bucket's record: allocs, frees and the bytes of
+    both; the bytes are left out since 1.27. `has_memory_limit`: the collector has a limit, since 1.19. Stacks
     have `stack_max` frames at most, unless GODEBUG=profstackdepth says otherwise.
     """
 
@@ -30,7 +30,7 @@ class GoLayout(Struct, frozen=True):
 
 
 def layout_of(release: tuple[int, int]) -> GoLayout | None:
-    """Return the layout of a release; None if it is not known."""
+    """The layout of a release; None if it is unknown."""
     if not FIRST_RELEASE <= release <= LAST_RELEASE:
         return None
     return GoLayout(

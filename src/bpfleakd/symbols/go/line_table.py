@@ -3,8 +3,8 @@
 The table survives `-s -w` and strip: the runtime needs it itself. Tables of an address range are pairs of
 variable-length numbers (a change of the value, a change of the program counter), as in runtime/symtab.go.
 
-Source of formulas: runtime/symtab.go and symtabinl.go, Go 1.18 to 1.27. A file is untrusted: a table that
-makes no sense gives no name, and never an error but `BadElf` when it is opened.
+Source of formulas: runtime/symtab.go and symtabinl.go, Go 1.18 to 1.27. Files are untrusted: an inconsistent
+table gives no names, and raises no error except `BadElf` when it is opened.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from bpfleakd.printable import printable, shortened
 __all__ = ["Function", "LineTable", "pclntab_section"]
 
 _SECTIONS = (".gopclntab", ".data.rel.ro.gopclntab")
-# Where the C linker puts it, among other things (c-shared, and position-independent programs with cgo).
+# Where the C linker puts the table, among other data (c-shared, and position-independent programs with cgo).
 _AMONG_OTHERS = ".data.rel.ro"
 _BEGINNING = re.compile(rb"[\xf0\xf1]\xff\xff\xff\0\0\x01\x08")
 _ALIGNMENT_BYTES = 8
 
-# Go 1.18 and 1.20; the one of 1.20 is in use up to 1.27.
+# Go 1.18 and 1.20; the latter is in use up to 1.27.
 _MAGICS = {0xFFFFFFF0: 40, 0xFFFFFFF1: 44}
 _HEADER = struct.Struct("<IBBBBQQQQQQQQ")
 _X86_QUANTUM, _POINTER_BYTES = 1, 8
@@ -59,7 +59,7 @@ class Function(Struct, frozen=True):
 
 
 class _Record(Struct, frozen=True):
-    """`_func` of the runtime: where the tables of a function are."""
+    """The runtime's `_func`: the places of a function's tables."""
 
     entry: int
     end: int
@@ -74,7 +74,7 @@ class _Record(Struct, frozen=True):
 class LineTable:
     """The table of one file, in `section`.
 
-    `text` is where its Go code begins, `functions_data` go:func.* (moduledata).
+    `text` is the beginning of its Go code, `functions_data` is go:func.* (moduledata).
     """
 
     def __init__(self, image: ElfImage, section: Section, text: int, functions_data: int) -> None:
@@ -109,7 +109,7 @@ class LineTable:
 
     @property
     def size_bytes(self) -> int:
-        """How much memory the table takes."""
+        """The memory of the table."""
         return self._entries.nbytes + self._records.nbytes
 
     @property
@@ -119,16 +119,16 @@ class LineTable:
 
     @property
     def end(self) -> int:
-        """The address behind the last function."""
+        """The address after the last function."""
         return self._text + int(self._entries[-1])
 
     def find(self, vaddr: int) -> Function | None:
-        """Return the function around an address."""
+        """The function that contains an address."""
         record = self._record_at(vaddr)
         return Function(self._name(record.name_at), record.entry, record.end) if record else None
 
     def named(self, names: Collection[str]) -> dict[str, Function]:
-        """Return the functions of these names that the table has."""
+        """Those functions of these names that the table has."""
         wanted = {}
         text = self._read(self._names, self._units - self._names)
         for name in names:
@@ -149,7 +149,7 @@ class LineTable:
         return found
 
     def has_name_with(self, part: bytes) -> bool:
-        """Whether a function has this in its name."""
+        """Whether the name of a function contains this."""
         return part in self._read(self._names, self._units - self._names)
 
     def frames(self, vaddr: int) -> tuple[Method, ...]:
@@ -176,7 +176,7 @@ class LineTable:
         return self._method(record, inner[0] if inner else record.name_at, vaddr)
 
     def _inlined(self, record: _Record, vaddr: int) -> Iterator[tuple[int, int]]:
-        """Of each inlined call around an address, innermost first: its name's place, its caller's address."""
+        """Yield the name's place and the caller's address of each inlined call, innermost first."""
         if len(record.values) <= _INLINE_TREE_INDEX or len(record.data) <= _INLINE_TREE:
             return
         tree = record.data[_INLINE_TREE]
@@ -245,7 +245,7 @@ class LineTable:
         return _Record(entry, end, name_at, files, lines, unit, numbers[:count], numbers[count:])
 
     def _value(self, table: int, entry: int, vaddr: int) -> int:
-        """The value of a table of a function at an address; -1 if it has none."""
+        """The value of a function's table at an address; -1 if it has none."""
         if table == 0:
             return -1
         for size_bytes in (512, _TABLE_LIMIT_BYTES):
@@ -266,7 +266,7 @@ class LineTable:
 
 
 def pclntab_section(image: ElfImage) -> Section:
-    """Return the section with the table, or the part of a section. Raises `BadElf` if it does not exist."""
+    """The section with the table, or its part of a section. Raises `BadElf` if it does not exist."""
     for name in _SECTIONS:
         section = image.section(name)
         if section is not None and section.has_bytes:
@@ -285,7 +285,7 @@ def pclntab_section(image: ElfImage) -> Section:
 
 
 def _table_in(section: Section) -> int | None:
-    """Where in a section a table begins: a header whose parts follow one another. None if there is none."""
+    """The beginning of a table in a section: a header with consecutive parts. None if there is none."""
     data = section.data
     for found in _BEGINNING.finditer(data):
         at = found.start()
@@ -304,7 +304,10 @@ def _words_at(data: NDArray[np.uint8], places: NDArray[np.int64]) -> NDArray[np.
 
 
 def _walk(data: bytes, pc: int, vaddr: int) -> int | None:
-    """The value at an address of a table that begins at `pc`; -1 behind its end, None where the data end."""
+    """The value at an address in a table that begins at `pc`.
+
+    It is -1 after the table's end, and None if the data end.
+    """
     value, position = -1, 0
     try:
         for step in range(_STEPS_MAX):

@@ -1,8 +1,7 @@
-"""Where the parts of a Go program are: runtime.firstmoduledata, read from its file.
+"""The places of a Go program's parts: runtime.firstmoduledata, read from its file.
 
 No symbol is needed: it is the structure that begins with the address of .gopclntab, followed by one inside
-that table. In a position-independent program addresses are in relocations (R_X86_64_RELATIVE) and not in
-place.
+that table. In a position-independent program, addresses are in relocations (R_X86_64_RELATIVE) instead.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class ModuleData(Struct, frozen=True):
 
 
 def read_module_data(image: ElfImage, table: Section, gofunc: int) -> ModuleData:
-    """Find the module data of a file; `gofunc` is where in it go:func.* is. Raises `BadElf`.
+    """Find the module data of a file; `gofunc` is its offset of go:func.*. Raises `BadElf`.
 
     `table` has .gopclntab.
     """
@@ -64,13 +63,13 @@ def read_module_data(image: ElfImage, table: Section, gofunc: int) -> ModuleData
 
 
 class _Words:
-    """The words of a file as they are once it is loaded at its own addresses."""
+    """The words of a file as loaded at its own addresses."""
 
     def __init__(self, image: ElfImage) -> None:
         self._image = image
 
     def at(self, vaddr: int) -> int:
-        """The word at an address; 0 if there is no memory."""
+        """The word at an address; 0 without memory."""
         relocations = self._relocations
         row = int(np.searchsorted(relocations["vaddr"], vaddr))
         if row < len(relocations) and int(relocations["vaddr"][row]) == vaddr:
@@ -81,7 +80,7 @@ class _Words:
             return 0
 
     def places_of(self, value: int) -> Iterator[int]:
-        """The addresses of words of this value, in sections that may hold the module data."""
+        """Yield the addresses of words with this value, in sections that may contain the module data."""
         yield from self._relocations["vaddr"][self._relocations["addend"] == value].tolist()
         for name in _SECTIONS:
             section = self._image.section(name)
