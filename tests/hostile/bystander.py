@@ -29,7 +29,7 @@ __all__ = ["Bystander", "text_differences"]
 SLOWEST_ANSWER_S = 1.0
 MEDIAN_ANSWER_S = 0.1
 LONGEST_TICK_S = 0.5
-# Memory is compared after what is kept for the next process has been dropped or settled.
+# Compare memory only after caches for the next process have been dropped or have settled.
 MEMORY_SHARE = 0.10
 _MEMORY_NOISE_BYTES = 4 << 20
 
@@ -54,7 +54,7 @@ class Bystander:
 
     @contextmanager
     def during_attack(self) -> Iterator[None]:
-        """Work, and ask the daemon every few milliseconds, while the attack goes on in the body."""
+        """Work, and query the daemon every few milliseconds, while the attack runs in the body."""
         over = threading.Event()
         asking = threading.Thread(target=self._ask_until, args=(over,))
         asking.start()
@@ -65,7 +65,7 @@ class Bystander:
             asking.join()
 
     def check(self) -> None:
-        """Fail if anything of what a bystander has was touched."""
+        """Fail if any figure of a bystander was affected."""
         self.program.step(23)
         report = self.tracer.top_after_tick(self.program.pid)
         expect_ledger(report, self.program.ledger())
@@ -95,7 +95,7 @@ class Bystander:
             over.wait(0.05)
 
     def _times_s(self) -> dict[tuple[bool, str], tuple[int, int]]:
-        """Of each thread of the daemon (True), and of those that ask."""
+        """Times of each thread: of the daemon (True), and of its clients."""
         return {
             (pid == self.tracer.pid, task): times
             for pid in (self.tracer.pid, os.getpid())
@@ -114,7 +114,7 @@ def _times_of(pid: int) -> Iterator[tuple[str, tuple[int, int]]]:
 def _spent_s(
     before: dict[tuple[bool, str], tuple[int, int]], after: dict[tuple[bool, str], tuple[int, int]]
 ) -> tuple[float, float]:
-    """What the daemon ran, and what it and who asked were kept waiting; threads that ended do not count."""
+    """The daemon's CPU time, and the time that it and its clients waited; without threads that ended."""
     running_ns = waiting_ns = 0
     for thread, (ran_ns, waited_ns) in after.items():
         ran_before_ns, waited_before_ns = before.get(thread, (0, 0))

@@ -42,7 +42,7 @@ def tracer(besieged_daemon: Daemon) -> Iterator[Daemon]:
     logged = besieged_daemon.log[before:]
     for event in ("tick.failed", "api.failed", "Traceback", "library"):
         assert event not in logged, logged
-    # What the log says of refused connections is a line, not one for each.
+    # The log has one line for refused connections, not one each.
     assert logged.count("api.refused") <= 2
 
 
@@ -71,7 +71,7 @@ def bystander(tracer: Daemon, workload: Callable) -> Iterator[Bystander]:
 
 @pytest.fixture
 def flood(public_directory: Path) -> Path:
-    """The program, where the user nobody may execute it."""
+    """The program, at a path where the user nobody may execute it."""
     need_tool("gcc")
     program = public_directory / "flood"
     source = Path(__file__).with_name("flood.c")

@@ -76,7 +76,7 @@ def work_on(bystander: Bystander) -> None:
 
 
 def notes_of(tracer: Daemon, pid: int) -> str:
-    """What `ps` says of a traced process."""
+    """The notes that `ps` shows for a traced process."""
     row = tracer.process(pid)
     return " ".join(row["process"]["notes"]) if row else ""
 

@@ -1,9 +1,4 @@
-"""A Python program whose code objects say that their tables of lines are long and never come to a line.
-
-    python3 forged_python.py FUNCTIONS
-
-Each of so many functions allocates. All have the same table: an entry whose number goes on to the end.
-"""
+"""A Python program whose code objects have seemingly long line tables that never reach a line."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _STOP = 1
 
 
 def serve(connection: socket.socket, beginning: bytes, repeated: bytes) -> None:
-    """Answer one command, and send for as long as somebody reads."""
+    """Answer one command, and send for as long as the other side reads."""
     with connection, contextlib.suppress(OSError):
         magic, size, _set, command, _reserved = _HEADER.unpack(connection.recv(20, socket.MSG_WAITALL))
         connection.recv(size - 20, socket.MSG_WAITALL)
@@ -35,7 +35,7 @@ def serve(connection: socket.socket, beginning: bytes, repeated: bytes) -> None:
 
 
 def refuse(connection: socket.socket, manner: str) -> None:
-    """Answer a command so that nobody gets anything of it."""
+    """Answer a command so that the client can use none of it."""
     with connection, contextlib.suppress(OSError):
         while manner == "--silent" and connection.recv(1 << 16):
             pass

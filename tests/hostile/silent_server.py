@@ -1,11 +1,4 @@
-"""A file system with one file, whose server answers so many opens and reads, and then never again.
-
-    python silent_server.py MOUNT_POINT FILE OPENS READS NAMES
-
-It speaks the kernel's protocol itself (include/uapi/linux/fuse.h, version 7.31), mounts at MOUNT_POINT for
-all users, and shows the content of FILE as MOUNT_POINT/file. Of NAMES other names it says that there is no
-such file, and of further ones nothing. With the end of this process all who wait get an
-error.
+"""A file system with one file, whose server answers a given number of opens and reads, and then never again.
 """
 
 from __future__ import annotations
@@ -69,7 +62,7 @@ class Server:
 
 
 def serve(device: int, server: Server) -> None:
-    """Answer, or not: who closes the file or ends is not kept waiting."""
+    """Serve requests, or ignore them. Always answers the close of a file, so that a client can exit."""
     while True:
         request = os.read(device, 1 << 16)
         _length, opcode, unique, node, *_ = _IN.unpack_from(request)
@@ -83,7 +76,7 @@ def serve(device: int, server: Server) -> None:
             body = answer
         except OSError as failed:
             error = -(failed.errno or errno.EIO)
-        with contextlib.suppress(FileNotFoundError):  # who asked has been killed
+        with contextlib.suppress(FileNotFoundError):  # the client has been killed
             os.write(device, _OUT.pack(_OUT.size + len(body), error, unique) + body)
 
 

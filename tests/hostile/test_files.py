@@ -1,4 +1,4 @@
-"""Files that a process maps and that are made to keep the daemon busy: whoever brings them waits."""
+"""Mapped files that are made to keep the daemon busy: only their own process waits."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_files_that_take_long_to_read(
     tracer: Daemon,
     bystander: Bystander,
 ):
-    """The process is traced or refused in the end; meanwhile nobody else notices anything."""
+    """The process is traced or refused in the end; no other process is delayed."""
     files = public_directory / "files"
     files.mkdir()
     make(files)

@@ -26,7 +26,7 @@ _SYMBOL = struct.Struct("<IBBHQQ")
 
 @pytest.fixture
 def stripped(public_directory: Path) -> Path:
-    """A static program of root without symbols, and its debug file beside it, where nothing looks for it."""
+    """A static program of root without symbols, and its debug file in a place that is not searched."""
     program, debug = public_directory / "victim", public_directory / "victim.symbols"
     need_tool("gcc")
     options = ("-O1", "-g", "-static", "-pthread", f"-I{SOURCES}", "-Wl,--build-id")
@@ -42,7 +42,7 @@ def stripped(public_directory: Path) -> Path:
 
 @pytest.fixture
 def forged(stripped: Path) -> Path:
-    """The debug file, with the allocator's functions beginning in the middle of an instruction."""
+    """The debug file, with the allocator's functions moved into the middle of an instruction."""
     file = stripped.with_name("victim.forged")
     content = bytearray(stripped.with_name("victim.symbols").read_bytes())
     with ElfImage.open(stripped) as program, ElfImage.from_bytes(bytes(content), "debug") as image:
@@ -67,7 +67,7 @@ def inside_of_an_instruction(code: bytes) -> int:
 
 @pytest.fixture
 def attacker(stripped: Path, forged: Path) -> Iterator[Workload]:
-    """The same program, run by a user whose own /usr/lib/debug has the forged file under its build-id."""
+    """The same program, run by a user whose /usr/lib/debug has the forged file under its build-id."""
     need_user_namespaces()
     with ElfImage.open(stripped) as image:
         build_id = image.build_id
@@ -85,7 +85,7 @@ def attacker(stripped: Path, forged: Path) -> Iterator[Workload]:
 
 
 def boundaries(program: Path) -> set[int]:
-    """Where instructions of a program begin, as objdump has it."""
+    """Where instructions of a program begin, according to objdump."""
     listing = subprocess.run(
         ["objdump", "-d", "--no-show-raw-insn", program], capture_output=True, text=True, check=True
     ).stdout
@@ -103,7 +103,8 @@ def attach(tracer, pid: int) -> str:
 
 
 def test_a_forged_debug_file_puts_no_breakpoint_anywhere(bystander, attacker, stripped) -> None:
-    """Neither into his own process, which is refused with a reason, nor into root's that comes after it."""
+    """Neither in the attacker's process, which is refused with a reason, nor in root's, attached afterwards.
+    """
     tracer = bystander.tracer
     victim = Workload([stripped, 1, 23, 101])
     try:

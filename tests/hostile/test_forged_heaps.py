@@ -1,4 +1,4 @@
-"""Processes whose memory looks like that of a language runtime, and is made to keep its reader busy."""
+"""Processes whose memory looks like a language runtime's, and is made to keep its reader busy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HERE = Path(__file__).parent
 
 @pytest.fixture
 def forged_python(public_directory: Path, tracer: Daemon) -> list[object]:
-    """The command; the daemon has seen a small one, and has loaded what it needs to read Python."""
+    """The command. The daemon has seen a small one, and has loaded what it needs to read Python."""
     command = ["/usr/bin/python3", shutil.copy(_HERE / "forged_python.py", public_directory)]
     with attackers(*command, 1) as (pid,):
         tracer.attach(pid)

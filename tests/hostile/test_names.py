@@ -1,4 +1,4 @@
-"""Names and files that are to keep the daemon busy: who brings them waits, and nobody else."""
+"""Names and files that are made to keep the daemon busy: only their own process waits."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def hostile_program():
 
 
 def test_a_debug_link_that_leads_to_a_pipe(bystander, public_directory, hostile_program) -> None:
-    """Whoever opens it to read waits for ever: nobody does."""
+    """Opening the pipe for reading would block forever; the daemon does not open it."""
     pipe = public_directory / "pipe"
     os.mkfifo(pipe)
     program = build(public_directory)

@@ -1,4 +1,6 @@
-"""Processes in odd states and of odd names: attached to, or refused with a reason, and nobody else waits."""
+"""Processes in odd states and with odd names: attached to, or refused with a reason, without delay for
+others.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ def test_an_odd_target(
 
 
 def test_names_without_a_file(flood: Path, tracer: Daemon, bystander: Bystander) -> None:
-    """A program in memory, whose name and command line have escape sequences: they reach no terminal."""
+    """A program in memory, with escape sequences in its name and command line, which reach no terminal."""
     with (
         bystander.during_attack(),
         attackers("/usr/bin/python3", "-c", _OF_NO_FILE, flood) as (pid,),

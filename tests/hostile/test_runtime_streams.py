@@ -47,7 +47,7 @@ def liar(public_directory: Path) -> Iterator[Path]:
     "manner", ["--silent", *(pytest.param(manner, marks=at_length) for manner in ("--slow", "--long"))]
 )
 def test_sockets_that_do_not_answer(manner: str, liar: Path, tracer: Daemon, bystander: Bystander) -> None:
-    """Threads wait for them, some at a time, and each for some seconds only; `ps` says what is missing."""
+    """Threads wait for them, a few at a time, for some seconds each; `ps` states what is missing."""
     with expect_left_alone(bystander), attackers("/usr/bin/python3", liar, manner, count=6) as pids:
         for pid in pids:
             tracer.attach(pid)

@@ -1,4 +1,4 @@
-"""Programs and memory of a file system whose server does not answer: nobody else waits for it."""
+"""Programs and memory on a file system whose server does not answer: no other process is delayed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ MANY = 1 << 20
 def silent_file(
     mount_point: Path, content: Path, *, opens: int = MANY, reads: int = MANY, names: int = MANY
 ) -> Iterator[Path]:
-    """A file of which so many opens and reads return, as do look-ups of so many other names beside it."""
+    """A file with a limited number of opens and reads that return, and of look-ups of other names in its
+    directory.
+    """
     if not os.path.exists("/dev/fuse"):
         cannot_run("there is no /dev/fuse")
     mount_point.mkdir()
@@ -53,7 +55,7 @@ def silent_file(
 
 @pytest.fixture
 def silent_flood(public_directory: Path, flood: Path) -> Iterator[Path]:
-    """The program where it can be opened once; the second open never returns."""
+    """The program at a path that can be opened once; the second open never returns."""
     with silent_file(public_directory / "floods", flood, opens=1) as file:
         yield file
 
@@ -66,7 +68,7 @@ def silent_page(public_directory: Path, flood: Path) -> Iterator[Path]:
 
 
 def test_a_server_that_never_answers(silent_flood: Path, tracer: Daemon, bystander: Bystander) -> None:
-    """The daemon opens the file, which hangs, in a thread: the loop goes on."""
+    """The daemon opens the file in a thread, which hangs; the loop continues."""
     with expect_left_alone(bystander), attackers(silent_flood, "files", "/") as (pid,):
         wait_until(lambda: "does not answer" in reason_of(tracer, pid), 30)
         deadline_s = time.monotonic() + HOSTILE_S
@@ -155,7 +157,7 @@ def reason_of(tracer: Daemon, pid: int) -> str:
 
 
 def test_a_file_whose_server_has_ended(public_directory: Path, flood: Path, monkeypatch) -> None:
-    """Its close fails, which nobody has to hear of: the descriptor is closed."""
+    """Closing it fails with an error that the daemon ignores; the descriptor is closed."""
     unheard: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", unheard.append)
     with silent_file(public_directory / "ended", flood) as file:

@@ -1,4 +1,4 @@
-"""Directories of test programs that have a Makefile of their own."""
+"""Builds directories of test programs that have a Makefile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixtures: a daemon of one's own, and programs to trace. Each cleans up and checks what is left."""
+"""Fixtures: a private daemon, and programs to trace. Each cleans up and checks what remains."""
 
 from __future__ import annotations
 

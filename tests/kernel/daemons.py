@@ -53,10 +53,7 @@ class ControlFailed(Exception):
 
 @dataclass
 class Daemon:
-    """bpfleakd in the foreground. `start()` waits for it; `stop()` checks what it leaves behind.
-
-    `prefix` is a command that executes it in its own place, as `nsenter` does.
-    """
+    """bpfleakd in the foreground. `start()` waits until it answers; `stop()` checks what it leaves behind."""
 
     directory: Path
     bpffs_dir: Path
@@ -121,7 +118,7 @@ class Daemon:
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
     def events(self, name: str) -> list[dict]:
-        """What its log says of one kind of event, oldest first."""
+        """Its log entries of one kind of event, oldest first."""
         lines = (line for line in self.log.splitlines() if f'"{name}"' in line)
         return [event for event in map(json.loads, lines) if event["event"] == name]
 
@@ -235,7 +232,7 @@ class Daemon:
         return next((row for row in self.ps() if row["process"]["pid"] == pid), None)
 
     def supervised(self, pid: int) -> dict | None:
-        """What is done with one process, and why."""
+        """The policy's decision on one process, and the reason."""
         rows = json.loads(self.control("policy", "--json"))["supervised"]
         return next((row for row in rows if row["pid"] == pid), None)
 
@@ -255,11 +252,11 @@ class Daemon:
         return self.top(pid)
 
     def tick_for_s(self, seconds: float) -> None:
-        """Wait until ticks have ended that make up so much time."""
+        """Wait until ticks that cover this much time have ended."""
         self.wait_for_ticks(math.ceil(seconds / self.configuration["tick_s"]))
 
     def wait_for_ticks(self, count: int) -> None:
-        """Wait until so many more ticks have ended."""
+        """Wait until this many more ticks have ended."""
         before, tick_s = self.status()["ticks"], self.configuration["tick_s"]
         wait_until(lambda: self.status()["ticks"] >= before + count, 15 + 5 * count * tick_s)
 

@@ -54,7 +54,7 @@ class Debugger:
         wait_until(self._is_attached, _ATTACH_TIMEOUT_S)
 
     def samples(self, timeout_s: float) -> list[Addresses]:
-        """Wait for all samples; gdb has let go of the program then."""
+        """Wait for all samples; gdb has detached from the program then."""
         try:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:

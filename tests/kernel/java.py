@@ -25,7 +25,9 @@ def java_agent(library: str) -> str:
 
 
 def java_program(name: str, *libraries: str, options: tuple[str, ...] = ()) -> list[str | Path]:
-    """What runs tests/workloads/runtimes/NAME.java; it finds the libraries in its first argument."""
+    """The command that runs tests/workloads/runtimes/NAME.java; its first argument is the directory of the
+    libraries.
+    """
     home = java_home()
     directory = build_directory("runtimes", *libraries, f"{name}.class", JAVA_HOME=home)
     command: list[str | Path] = [home / "bin/java", *options, "-cp", directory, name]

@@ -1,4 +1,4 @@
-"""What of a daemon's is in the kernel or in a target: objects by their ids, pins, breakpoints."""
+"""A daemon's objects in the kernel and in targets: BPF objects by id, pins, breakpoints."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What this machine can do, and what happens to a test that it cannot run.
-
-At home such a test is skipped with a reason that says what to do. In CI (CI=true) it fails: a test that
-quietly never runs protects nobody.
-"""
+"""What this machine supports, and what happens to a test that it cannot run."""
 
 from __future__ import annotations
 
@@ -42,7 +38,7 @@ def is_ci() -> bool:
 
 
 def cannot_run(reason: str) -> NoReturn:
-    """End the test: skipped at home, failed in CI. `reason` says what is missing and the way out."""
+    """End the test: skipped at home, failed in CI. `reason` states what is missing and how to fix it."""
     if is_ci():
         pytest.fail(f"cannot run, which is a failure in CI: {reason}", pytrace=False)
     pytest.skip(reason)
@@ -58,7 +54,8 @@ def need_tool(name: str) -> str:
 
 @cache
 def bpftool_path() -> str:
-    """Return a bpftool that runs. Ubuntu's command is a script that wants the running kernel's own build."""
+    """The path of a bpftool that runs. Ubuntu's command is a script that requires the running kernel's build.
+    """
     candidates = [shutil.which("bpftool"), *map(str, Path("/usr/lib").glob("linux-tools*/**/bpftool"))]
     for path in filter(None, candidates):
         if subprocess.run([path, "version"], capture_output=True, check=False).returncode == 0:

@@ -30,7 +30,7 @@ class MemoryCgroup:
         self.directory = root / f"bpfleakd-test-{uuid.uuid4().hex[:8]}"
         self.directory.mkdir()
         self._write({1: "memory.limit_in_bytes", 2: "memory.max"}[self.version], limit_bytes)
-        # What does not fit is to be killed, and not swapped out.
+        # Memory over the limit must lead to a kill, not to swapping.
         with contextlib.suppress(OSError):
             self._write({1: "memory.swappiness", 2: "memory.swap.max"}[self.version], 0)
 
@@ -44,15 +44,15 @@ class MemoryCgroup:
         return int((self.directory / name).read_text())
 
     def add(self, pid: int) -> None:
-        """Charge what the process takes from now on to the group."""
+        """Charge what the process allocates from now on to the group."""
         self._write("cgroup.procs", pid)
 
     def release(self, pid: int) -> None:
-        """Charge what the process takes from now on to the root group."""
+        """Charge what the process allocates from now on to the root group."""
         (self.directory.parent / "cgroup.procs").write_text(f"{pid}\n")
 
     def remove(self) -> None:
-        """End what is left in it, and remove it."""
+        """End the processes in it, and remove it."""
         for pid in _words(self.directory / "cgroup.procs"):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)

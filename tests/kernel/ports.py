@@ -8,7 +8,7 @@ __all__ = ["free_port"]
 
 
 def free_port() -> int:
-    """A TCP port of the loopback address that nobody listens on."""
+    """A free TCP port of the loopback address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

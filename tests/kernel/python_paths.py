@@ -1,4 +1,4 @@
-"""paths.py, running: it allocates on random call paths; its stacks are compared with what it says itself."""
+"""Runs paths.py, which allocates on random call paths, and compares its stacks with its own records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["INTERPRETERS", "PROGRAMS", "SYSTEM", "Compared", "Paths", "compared"
 
 PROGRAMS = SOURCES / "runtimes" / "python"
 SYSTEM = "/usr/bin/python3"
-# Where pyenv and python.org's images put theirs.
+# Where pyenv and python.org's images install Python.
 _OTHERS = sorted(Path("/root/.pyenv/versions").glob("3.*/bin/python3"), key=str)
 _SUPPORTED = ("3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
 INTERPRETERS = [SYSTEM, *(str(path) for path in _OTHERS if path.parts[-3].startswith(_SUPPORTED))]
@@ -25,7 +25,7 @@ INTERPRETERS = [SYSTEM, *(str(path) for path in _OTHERS if path.parts[-3].starts
 
 @dataclass
 class Paths:
-    """paths.py, running: it allocates when it is told, and then says what it did."""
+    """A running paths.py: allocates on request, and then reports what it did."""
 
     process: subprocess.Popen[str]
     ledger: dict[int, list[list[Any]]] = field(default_factory=dict)
@@ -73,7 +73,7 @@ def running(*command: str | Path) -> Iterator[Paths]:
 
 @dataclass
 class Compared:
-    """How the stacks of blocks compare with what the program says of them."""
+    """How the stacks of blocks compare with the program's own records."""
 
     equal: int = 0
     incomplete: int = 0
@@ -82,7 +82,7 @@ class Compared:
 
 
 def compared(tracer: Daemon, program: Paths) -> Compared:
-    """Of every block in the ledger, the Python frames of its stack."""
+    """Compare the Python frames of the stack of every block in the ledger."""
     stacks = {}
     for site in tracer.blocks(program.pid, "--limit", 100_000)["sites"]:
         for block in site["blocks"]:

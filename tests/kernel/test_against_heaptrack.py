@@ -20,7 +20,7 @@ OTHER_WORKLOADS = [("exec_fork", "thread"), ("cxx",)]
 # valgrind stops a program at pvalloc and does not know reallocarray.
 FOR_VALGRIND = [("every_function", "2", "pvalloc,reallocarray"), *OTHER_WORKLOADS]
 
-# heaptrack hooks neither of them, nor memalign, and takes realloc(p, 0) for a call that failed.
+# heaptrack does not hook these two, nor memalign, and treats realloc(p, 0) as a failed call.
 FOR_HEAPTRACK = [
     ("every_function", "2", "pvalloc,reallocarray,memalign,realloc_to_nothing"),
     *OTHER_WORKLOADS,
@@ -58,7 +58,7 @@ def _blamed_among(functions: list[str], sites: set[str]) -> str | None:
 
 @pytest.mark.parametrize("command", FOR_VALGRIND, ids=lambda command: command[0])
 def test_valgrind_finds_the_same_bytes_and_blocks(daemon, workload, tmp_path, command):
-    """Function by function, what valgrind says is left at exit is what is live here."""
+    """For each function, valgrind's leaks at exit equal the live bytes and blocks here."""
     # given the leaks as valgrind sees them
     name, *arguments = command
     xml = tmp_path / "leaks.xml"
@@ -103,7 +103,7 @@ def test_valgrind_finds_the_same_bytes_and_blocks(daemon, workload, tmp_path, co
 
 @pytest.mark.parametrize("command", FOR_HEAPTRACK, ids=lambda command: command[0])
 def test_heaptrack_finds_the_same_bytes(daemon, workload, tmp_path, command):
-    """Function by function, what heaptrack says was leaked is what is live here."""
+    """For each function, heaptrack's leaked bytes equal the live bytes here."""
     # given the leaks as heaptrack sees them, as one line a stack: "outer;…;inner BYTES"
     name, *arguments = command
     ledger = _run_under([need_tool("heaptrack"), "-o", tmp_path / "trace", build(name), *arguments], tmp_path)

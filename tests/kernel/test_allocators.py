@@ -97,7 +97,7 @@ def run() -> Iterator[Run]:
 
 
 def heap_of(report: dict) -> dict:
-    """The report without what is no heap."""
+    """The heap call sites of a report."""
     return report | {"sites": [site for site in report["sites"] if site["kind"] == "heap"]}
 
 
@@ -171,7 +171,7 @@ def test_musl_is_counted_exactly(tracer, run, linking):
 
 
 def test_musls_strdup_is_counted_too(tracer, run):
-    """In sum, whoever is blamed."""
+    """In total, whichever function is blamed."""
     program = run(allocator_program("every_function_musl"), "2", ",".join(SKIPPED["musl"]))
     tracer.attach(program.pid)
 
@@ -183,7 +183,7 @@ def test_musls_strdup_is_counted_too(tracer, run):
 
 @pytest.mark.parametrize("linking", ["static", "static_pie"])
 def test_a_static_program_is_counted_exactly(tracer, run, linking):
-    """Where the allocator is a part of the program, its symbols say where."""
+    """If the allocator is part of the program, the program's symbols locate it."""
     file = allocator_program(f"every_function_{linking}")
     program = run(file, "3")
 
@@ -212,7 +212,7 @@ def test_an_unknown_allocator_is_counted_exactly(tracer, run):
 
 
 def test_a_wrapper_counts_once_with_the_programs_sizes(tracer, run):
-    """Of two nested calls about different sizes and addresses, the outer one is the program's."""
+    """Of two nested calls with different sizes and addresses, the outer one is the program's."""
     program = run(
         build("every_function"),
         "3",
@@ -228,7 +228,7 @@ def test_a_wrapper_counts_once_with_the_programs_sizes(tracer, run):
         expect_no_losses(report)
 
 
-# -- functions of their own ----------------------------------------------------------------------------------
+# -- allocators with their own functions ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("linking", ["", "_inside", "_prefixed"])
@@ -272,7 +272,7 @@ def test_cxx_operators(tracer, run, allocator):
 
 
 def test_what_operator_delete_maps_is_the_allocators(tracer, run):
-    """It has no return probe: that it is under way is told by the name that it has on the stack."""
+    """It has no return probe: its name on the stack shows that the call is pending."""
     program = run(allocator_program("operators"), "3", preload=allocator_program("own.so"))
     tracer.attach(program.pid)
 
@@ -316,7 +316,7 @@ def test_nothing_is_counted_twice(tracer, run, allocator):
     program.step()
     ledger = program.step()
 
-    # Each function of the program, heap and mappings, and nobody else; and the sum of them all.
+    # Each function of the program, heap and mappings, and no others; and their sum.
     report = tracer.top_after_tick(program.pid)
     expect_ledger(report, ledger)
     expect_no_losses(report)
@@ -334,7 +334,9 @@ def test_nothing_is_counted_twice(tracer, run, allocator):
 
 @pytest.mark.parametrize("allocator", ["glibc", *PRELOADED])
 def test_what_every_program_calls_is_cheap_to_probe(tracer, run, allocator):
-    """The kernel emulates what is under the breakpoints of malloc, calloc, realloc, free, new and delete."""
+    """The kernel emulates the instructions under the breakpoints of malloc, calloc, realloc, free, new and
+    delete.
+    """
     file = None if allocator == "glibc" else library(PRELOADED[allocator])
     program = run(build("every_function"), "1", preload=file)
     tracer.attach(program.pid)
@@ -367,7 +369,7 @@ def test_allocators_that_come_later_are_followed(tracer, run):
         lambda: {name for name, _ in allocators_of(tracer, program.pid)} >= {"jemalloc", "mimalloc", "other"}
     )
 
-    # then what is allocated from then on is counted, of two files with one name each for itself
+    # then allocations from then on are counted, of two files that are known under one name
     ledger = program.step(2)
     report = tracer.top_after_tick(program.pid)
     actual = by_function(heap_of(report))
@@ -385,7 +387,7 @@ def test_allocators_that_come_later_are_followed(tracer, run):
 
 
 def _in_a_root_of_its_own(directory: Path, program: Path) -> list[str]:
-    """A command that runs `program` in a mount namespace and root directory of its own, on a new tmpfs."""
+    """A command that runs `program` in a new mount namespace and root directory, on a new tmpfs."""
     need_tool("unshare")
     need_tool("chroot")
     listed = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
@@ -399,7 +401,7 @@ def _in_a_root_of_its_own(directory: Path, program: Path) -> list[str]:
 
 
 def test_a_process_in_another_mount_namespace_is_counted_exactly(tracer, run, tmp_path):
-    """Its files have no path here, or that of another file: they are opened as what is mapped."""
+    """Its files have no path here, or the path of another file: bpfleakd opens them as mapped."""
 
     expect_exact(tracer, run(*_in_a_root_of_its_own(tmp_path, build("every_function"))), unmatched_frees=23)
 
@@ -446,7 +448,7 @@ def test_a_stripped_static_program_with_a_debug_file_is_counted_exactly(tracer, 
 
 
 def test_the_second_attach_of_a_program_builds_nothing(tracer, run):
-    """What files define is remembered, and so are unwind tables while a process needs them."""
+    """The functions that files define are cached, and so are unwind tables while a process needs them."""
     file = library("libjemalloc.so.2")
     first, second = (run(build("every_function"), "1", preload=file) for _ in range(2))
     tracer.attach(first.pid)
@@ -537,7 +539,7 @@ def test_redis_under_load_agrees_with_its_own_figure(tracer, redis):
     assert live <= 1.01 * allocated
     expect_no_losses(tracer.top(redis.process.pid))
 
-    # and when all of it is thrown away, all of it is seen to go
+    # and when all of it is freed, all frees are counted
     redis.ask("FLUSHALL", "SYNC")
     wait_until(lambda: heap_bytes(tracer, redis.process.pid) < 0.01 * live)
     tracer.detach(redis.process.pid)
@@ -546,7 +548,9 @@ def test_redis_under_load_agrees_with_its_own_figure(tracer, redis):
 
 
 def test_redis_with_values_of_all_sizes_is_within_its_size_classes(tracer, redis):
-    """Lists, hashes, sets and strings: what was asked for is less than what blocks can hold, by a bound."""
+    """Lists, hashes, sets and strings: the requested sizes are less than the blocks' capacity, within a
+    bound.
+    """
     tracer.attach(redis.process.pid)
     used_before, _allocated = redis.memory()
 

@@ -33,7 +33,7 @@ def programs() -> Iterator[Callable[[Path], Workload]]:
 
 @pytest.fixture
 def name(tmp_path) -> str:
-    """A name that no other program of this machine has: another test may run beside this one."""
+    """A name that no other program of this machine has, since other tests may run at the same time."""
     own = f"own-{uuid.uuid4().hex[:8]}"
     shutil.copy2(build("growing"), tmp_path / own)
     return own
@@ -53,7 +53,7 @@ def test_all_of_a_name_are_traced(tracer, tmp_path, name, programs):
 
 
 def test_the_wait_ends_with_the_process(tracer, tmp_path, name, programs):
-    """Too early for a verdict: what was seen is told nevertheless."""
+    """Too early for a verdict: the result so far is printed nevertheless."""
     program = programs(tmp_path / name)
     command = [sys.executable, "-m", "bpfleakd.cli.bpfleakctl", "--socket", str(tracer.socket)]
     waiting = subprocess.Popen(

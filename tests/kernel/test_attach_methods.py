@@ -59,7 +59,7 @@ def test_each_method_counts_threads_that_free_each_others_blocks(attached):
 
 
 def test_each_method_leaves_the_code_as_it_was(attached):
-    """Every breakpoint is taken out of the program's memory by detach."""
+    """Detach removes every breakpoint from the program's memory."""
     tracer, program = attached("churn")
     program.step(1000)
     assert changed_text(program.pid) != [], "attached, but nothing in the program's code has changed"
@@ -70,7 +70,7 @@ def test_each_method_leaves_the_code_as_it_was(attached):
 
 
 def test_each_method_leaves_the_program_at_its_old_speed(attached, workload):
-    """After detach a malloc/free pair costs what it cost before."""
+    """After detach, a malloc/free pair costs as much as before."""
     untouched_ns = min(workload("churn").step(300_000)["ns_per_pair"] for _try in range(3))
     tracer, program = attached("churn")
     traced_ns = program.step(30_000)["ns_per_pair"]
@@ -98,7 +98,7 @@ def test_only_the_attached_process_is_touched(attached, workload):
 
 
 def test_a_method_that_does_not_exist_is_a_configuration_error(daemon):
-    """A misspelled method ends the daemon with exit code 2 and says what is possible."""
+    """A misspelled method ends the daemon with exit code 2 and a list of the methods."""
     with pytest.raises(DaemonFailed) as failure:
         daemon(attach_method="sesion")
 

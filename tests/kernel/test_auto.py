@@ -1,4 +1,4 @@
-"""Automatic tracing: who grows is looked at for a while, and nobody else is touched."""
+"""Automatic tracing: processes that grow are traced for a while, and no others are touched."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def attached_pids(tracer) -> set[int]:
 
 
 def test_the_program_that_leaks_is_found_among_healthy_ones(daemon, growing):
-    """It alone is attached to, for a while; what was found is kept after the detach."""
+    """Only that program is attached to, for a while; the result is kept after the detach."""
     tracer = daemon(auto=AUTO, policy=policy("auto"))
     healthy = [growing(mode) for mode in ("steady", "saw", "jump")]
     leaking = growing("leak")
@@ -115,7 +115,7 @@ def test_what_costs_a_program_too_much_is_let_go_of(daemon, workload):
 
 
 def test_somebody_who_attaches_manually_gets_what_was_asked_for(daemon, workload):
-    """And is told what it costs: a malloc and free at full speed pay more for probes than for themselves."""
+    """And sees what it costs: a malloc and free at full speed cost less than their probes."""
     program = workload("churn", 1)
     tracer = daemon(policy={"default": "off"}, budget={"process_percent": 1, "host_percent": 1})
     tracer.attach(program.pid)
@@ -126,7 +126,7 @@ def test_somebody_who_attaches_manually_gets_what_was_asked_for(daemon, workload
 
 
 def test_too_much_memory_lets_go_of_the_largest_process(daemon, workload):
-    """The daemon goes on, and says so."""
+    """The daemon continues, and reports it."""
     small, large = workload("many_sites", 2), workload("many_sites", 200)
     tracer = daemon(policy={"default": "off"}, limits={"daemon_rss_bytes": 1 << 20})
     for program in (small, large):
@@ -134,6 +134,6 @@ def test_too_much_memory_lets_go_of_the_largest_process(daemon, workload):
         program.step()
     wait_until(lambda: tracer.process(large.pid)["process"]["state"] == "detached", 30)
     assert "daemon memory" in tracer.process(large.pid)["limited"]
-    # Events that processes share are let go of by the kernel, after a grace period.
+    # The kernel removes shared events only after a grace period.
     wait_until(lambda: changed_text(large.pid) == [])
     assert "memory.caches-shed" in tracer.log

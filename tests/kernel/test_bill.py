@@ -30,7 +30,8 @@ def bill_of(tracer: Any, pid: int) -> tuple[dict[str, dict[str, Any]], dict[str,
 
 @pytest.mark.parametrize("attached", ["before", "after"])
 def test_freed_memory_is_told_from_live_blocks(tracer, workload, attached):
-    """Four arenas, nine of ten blocks freed: the lines are those of mallinfo2, whoever was there first."""
+    """Four arenas, nine of ten blocks freed: the lines equal those of mallinfo2, also from before the attach.
+    """
     program = workload("fragmented")
     if attached == "before":
         tracer.attach_with_tables(program.pid)
@@ -99,7 +100,7 @@ def test_growth_without_a_leak_is_called_what_it_is(tracer, workload):
 @pytest.mark.parametrize("attached", ["before", "after"])
 @pytest.mark.parametrize("library", ["libtcmalloc.so.4", "libtcmalloc_minimal.so.4"])
 def test_what_tcmalloc_keeps(tracer, library, attached):
-    """Its page heap's free memory is that of its own statistics, whoever was there first."""
+    """The free memory of its page heap equals its own statistics, also from before the attach."""
     if ctypes.util.find_library(library.removeprefix("lib").removesuffix(".so.4")) is None:
         pytest.skip(f"needs {library}: apt install libgoogle-perftools4")
     program = Workload(["env", f"LD_PRELOAD={library}", build("page_heap")])
@@ -125,7 +126,7 @@ def test_what_tcmalloc_keeps(tracer, library, attached):
 
 @pytest.mark.parametrize("library", ["libjemalloc.so.2", "libmimalloc.so.2"])
 def test_what_is_unknown_of_other_allocators(tracer, library):
-    """Their libraries have no symbols for their books: the bill says so, and what is live for sure."""
+    """Their libraries have no symbols for their books: the bill says so, and how much is live for sure."""
     if ctypes.util.find_library(library.removeprefix("lib").partition(".")[0]) is None:
         pytest.skip(f"needs {library}")
     program = Workload(["env", f"LD_PRELOAD={library}", build("fragmented")])

@@ -43,7 +43,9 @@ def expect_the_guilty(report: dict, ledger: dict) -> None:
 
 
 def test_the_blocks_of_who_leaks_through_a_wrapper(traced):
-    """20 blocks of 1 MiB, each by its address, and who kept them: not the wrapper, nor the innocent."""
+    """20 blocks of 1 MiB, each by its address, with the function that keeps them: neither the wrapper nor an
+    innocent caller.
+    """
     tracer, program, ledger = traced(1)
 
     report = tracer.blocks(program.pid)
@@ -55,7 +57,7 @@ def test_the_blocks_of_who_leaks_through_a_wrapper(traced):
     ages = [block["age_s"] for block in site["blocks"]]
     assert ages == sorted(ages, reverse=True)
     assert 0 < min(ages) <= max(ages) < 60
-    # Both callers are sites of their own, and one of them has nothing.
+    # Both callers are separate sites, and one of them has no blocks.
     sites = {site["stack"][2]["function"]: site for site in tracer.top(program.pid)["sites"]}
     assert {name: site["live_count"] for name, site in sites.items()} == {"guilty": 20, "innocent": 0}
     assert sites["guilty"]["site"] == report["sites"][0]["site"]
@@ -135,7 +137,7 @@ def test_temporary_blocks(traced, step):
 
 @pytest.mark.parametrize("method", ["session", "multi", "perf"])
 def test_peaks(traced, method):
-    """Of a site, and of heap and mappings together, which were not at their most at the same time."""
+    """Of a site, and of heap and mappings together, which peaked at different times."""
     tracer, program, ledger = traced(3, attach_method=method)
 
     report = tracer.top(program.pid)

@@ -67,7 +67,8 @@ def test_call_sites_without_blocks_make_room(daemon, workload):
     client.attach(program.pid)
 
     for round_ in range(1, 4):
-        # More than three quarters of the room: what is unused for some seconds is removed.
+        # More than three quarters of the room is taken, so sites that were unused for some seconds are
+        # removed.
         ledger = program.step(800)
         wait_until(lambda: client.processes()[0].process.allocated_count == 800 * round_)  # noqa: B023
         wait_until(lambda: client.processes()[0].sites < 200, timeout_s=60)

@@ -1,4 +1,4 @@
-"""Classes of C++ that call sites allocate, against a program that knows what it made."""
+"""Classes of C++ objects by call site, against a program that knows what it made."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from .waiting import wait_until
 from .workloads import Workload, build
 
-# By how many blocks a site keeps (tests/workloads/classes.cpp): the class, and where it is.
+# Expected class and its place, by the number of blocks that a site keeps (tests/workloads/classes.cpp).
 CLASSES = {
     53: ("shop::Session", 0),
     59: ("shop::Order", 0),
@@ -46,7 +46,7 @@ def program(request, tmp_path: Path):
 
 
 def test_the_class_of_each_site_is_named(tracer, program):
-    """Objects, arrays, shared ones, those in nodes of containers; and nothing where there is no vtable."""
+    """Objects, arrays, shared objects, objects in nodes of containers; and no class without a vtable."""
     tracer.attach_with_tables(program.pid)
     program.step()
 
@@ -63,7 +63,7 @@ def test_the_class_of_each_site_is_named(tracer, program):
 
 
 def test_the_classes_are_shown(tracer, workload):
-    """In the text of `top`, in the report of the blocks, and in what is kept of a process that ended."""
+    """In the text of `top`, in the report of the blocks, and in the stored report of a process that ended."""
     program = workload("classes")
     tracer.attach_with_tables(program.pid)
     program.step()

@@ -22,9 +22,9 @@ def container_of(tracer: Any, pid: int) -> tuple[dict[str, dict[str, Any]], dict
 
 @pytest.mark.long
 def test_a_container_grows_by_page_cache_or_by_a_process(tracer, workload):
-    """The lines add up to what the kernel charges; a sentence says what grew."""
+    """The lines add up to what the kernel charges; a sentence states what grew."""
     allocator = workload("growing", "leak")
-    # Of a disk: the checkout may be in a tmpfs.
+    # On a disk: the checkout may be in a tmpfs.
     cached = Path("/var/tmp") / f"bpfleakd-page-cache-{os.getpid()}"
     with memory_cgroup(512 * MIB) as group:
         group.add(allocator.pid)
@@ -39,7 +39,7 @@ def test_a_container_grows_by_page_cache_or_by_a_process(tracer, workload):
             used_bytes = group.used_bytes
             assert sum(line["bytes"] for line in lines.values()) == pytest.approx(used_bytes, rel=0.01)
             assert lines["file"]["bytes"] == pytest.approx(100 * MIB, rel=0.05)
-            # What each processor holds in advance is not named, nor is what the statistics lag behind.
+            # Excluded: what each CPU reserves in advance, and the delay of the statistics.
             assert lines.get("other", {"bytes": 0})["bytes"] <= 2 * MIB
             assert "is page cache" in container["growth_summary"]
         finally:

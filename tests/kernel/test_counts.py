@@ -27,7 +27,7 @@ def test_every_allocator_function_is_counted_exactly(daemon, workload):
 
 
 def test_every_run_into_a_probe_is_counted(daemon, workload):
-    """What tracing costs a process can be told from the outside: entry, return and free of 10,007 pairs."""
+    """The cost of tracing is visible from outside: entry, return and free of 10,007 pairs."""
     program = workload("churn")
     tracer = daemon(attach_method="multi")
     tracer.attach(program.pid)
@@ -54,7 +54,7 @@ def test_figures_stay_exact_from_step_to_step(daemon, workload):
 
 @pytest.mark.long
 def test_blocks_from_before_the_attach_are_unmatched_frees_and_no_loss(daemon, workload):
-    """A free or realloc of a block that nobody saw allocated changes no figure."""
+    """A free or realloc of a block from before the attach changes no figure."""
     program = workload("every_function", 1)
     tracer = daemon()
     tracer.attach(program.pid)
@@ -108,7 +108,7 @@ def test_blocks_freed_by_other_threads_at_full_speed_are_counted_exactly(daemon,
 
 
 def test_a_thousand_call_stacks_are_a_thousand_sites(daemon, workload):
-    """Stacks that differ in one return address are told apart."""
+    """Stacks that differ in one return address are different sites."""
     program = workload("many_sites", 1000)
     tracer = daemon()
     tracer.attach(program.pid)
@@ -123,7 +123,7 @@ def test_a_thousand_call_stacks_are_a_thousand_sites(daemon, workload):
 
 
 def test_a_million_live_blocks_are_counted_exactly(daemon, workload):
-    """The live table holds what a large program has outstanding."""
+    """The live table holds the blocks of a large program."""
     program = workload("many_sites", 101)
     tracer = daemon()
     tracer.attach(program.pid)
@@ -151,7 +151,7 @@ def test_cxx_leaks_are_blamed_on_the_programs_own_functions(daemon, workload):
 
 
 def test_an_inlined_function_is_blamed_and_its_caller_is_in_the_stack(daemon, workload):
-    """The debug information knows of shop::detail::label, of which no symbol is left."""
+    """The debug information has shop::detail::label, which has no symbol."""
     program = workload("cxx")
     tracer = daemon()
     tracer.attach(program.pid)
@@ -168,7 +168,7 @@ def test_an_inlined_function_is_blamed_and_its_caller_is_in_the_stack(daemon, wo
 
 
 def test_the_shares_of_the_threads_add_up_to_their_site(daemon, workload):
-    """Each site says which threads allocated what is still live."""
+    """Each site states which threads allocated its live bytes."""
     program = workload("every_function", 3)
     tracer = daemon()
     tracer.attach(program.pid)
@@ -202,7 +202,7 @@ def test_attaching_in_the_middle_of_a_storm_loses_and_invents_nothing(daemon, wo
     program = workload("churn", 2)
     tracer = daemon()
 
-    # given a program at full speed, when it is attached and detached in the middle, again and again
+    # given a program at full speed, when it is attached and detached repeatedly
     program.start_step(1_500_000_000 // 1000)
     for _round in range(3):
         tracer.attach(program.pid)

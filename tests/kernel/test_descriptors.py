@@ -34,7 +34,9 @@ def function_of(site: dict[str, Any], functions: set[str]) -> str:
 
 @pytest.mark.long
 def test_every_way_to_open_and_to_close(daemon, workload):
-    """Each call site has what it opened and nobody closed, also when the daemon was killed in between."""
+    """Each call site has the descriptors that it opened and that are still open, also after a daemon was
+    killed.
+    """
     tracer = daemon(descriptors={"call_sites": "always"})
     program = workload("opening")
     tracer.attach(program.pid)
@@ -59,7 +61,7 @@ def test_every_way_to_open_and_to_close(daemon, workload):
 
 @pytest.mark.long
 def test_recording_begins_again_while_links_are_detached(daemon, workload):
-    """To detach them takes seconds, for which nobody waits."""
+    """Detaching them takes seconds, but delays nothing."""
     tracer = daemon(descriptors={"call_sites": "always"})
     program = workload("opening")
     tracer.attach(program.pid)
@@ -75,7 +77,7 @@ def test_recording_begins_again_while_links_are_detached(daemon, workload):
 
 
 def expect_the_rest(tracer: Daemon, program: Workload) -> None:
-    """What comes in ways that are not recorded has no call site, and makes the sum right."""
+    """Descriptors from unrecorded ways have no call site, and complete the sum."""
     unseen = round(program.step(4)["unseen"])
     totals = wait_until(
         lambda: (found := tracer.top(program.pid)["descriptor_totals"])["other_count"] == unseen and found, 20

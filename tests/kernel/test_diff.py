@@ -1,4 +1,4 @@
-"""What changed in a real program since a time, and since another run of it."""
+"""What changed in a real program since an earlier time, and since another run of it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_since_a_time_and_since_another_process(daemon, workload, tmp_path):
     tracer.wait_for_ticks(10)
     program.step(30)
 
-    # then what came since is told, and how exactly that is known
+    # then new allocations are shown, with the precision of the figures
     ago_s = time.monotonic() - calm
     report = json.loads(tracer.control("diff", "--pid", program.pid, "--from", f"{ago_s:.3f}", "--json"))
     assert leaking(report) == {"change": "grown", "before_count": 100, "after_count": 130}
@@ -44,7 +44,7 @@ def test_since_a_time_and_since_another_process(daemon, workload, tmp_path):
 
 
 def test_new_since_the_last_deploy(daemon, workload, tmp_path):
-    """A later build of the program: what moved is what it was, what was added is new."""
+    """A later build of the program: moved functions are matched, and added ones are new."""
     tracer = daemon(state={"dir": str(tmp_path / "state")})
     first = workload("deployed-1/deployed")
     tracer.attach(first.pid)

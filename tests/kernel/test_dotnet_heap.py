@@ -1,7 +1,4 @@
-"""The managed heap of .NET services that were started without any flag: what is a leak, and whose.
-
-Real collections come when the runtime wants them: the tests wait for verdicts, not for times.
-"""
+"""The managed heap of .NET services without any flag: what is a leak, and which method causes it."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from .waiting import PATIENCE, wait_until
 
 @pytest.fixture
 def heaps(service: Callable[..., subprocess.Popen]) -> Callable[[str], int]:
-    """A factory of running services of Heaps.cs, by what they do; returns their pids."""
+    """A factory of running services of Heaps.cs, by their behaviour; returns their pids."""
     return lambda what: service(*dotnet_command("Heaps", "libsessions.so"), what).pid
 
 
@@ -32,7 +29,7 @@ def leaks(report: dict[str, Any]) -> list[dict[str, Any]]:
 def test_a_dictionary_beside_ten_times_as_much_garbage(
     daemon: Callable[..., Daemon], heaps: Callable[[str], int]
 ) -> None:
-    """The answer is who fills it, and with what: not who makes the garbage."""
+    """The verdict names the method that fills it, and the type: not the one that makes the garbage."""
     tracer = daemon(history={"leak_after_s": 10})
     pid = heaps("dictionary")
     tracer.attach(pid)
@@ -52,12 +49,12 @@ def test_a_dictionary_beside_ten_times_as_much_garbage(
         "Shop.Program.Main",
     ]
     assert "Shop.Order" in {one["type"] for one in report["types"][:3]}
-    # What is garbage by the next collection may be alive at one.
+    # Garbage may still be alive at the next collection.
     strings = sum(one["live_bytes"] for one in report["types"] if one["type"] == "System.String")
     assert strings < 0.1 * sum(one["live_bytes"] for one in report["types"])
     assert report["process"]["notes"] == []
 
-    # and the whole heap, which is asked for at a price
+    # and the whole heap, which `types` counts at a stated price
     with pytest.raises(ControlFailed, match="will be stopped for about"):
         tracer.control("types", "--pid", pid)
     first = json.loads(tracer.control("types", "--pid", pid, "--yes", "--json"))
@@ -71,7 +68,7 @@ def test_a_dictionary_beside_ten_times_as_much_garbage(
 
 @pytest.mark.long
 def test_nothing_is_left_in_the_process(daemon: Callable[..., Daemon], heaps: Callable[[str], int]) -> None:
-    """No session of the runtime is open after the detach, nor after the daemon was killed."""
+    """No session of the runtime remains open after the detach, or after the daemon was killed."""
     tracer = daemon()
     pid = heaps("dictionary")
 

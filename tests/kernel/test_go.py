@@ -1,4 +1,4 @@
-"""Go programs, by the books of their own runtime: real programs, of each Go that is there."""
+"""Go programs, by their runtime's own records: real programs, of each installed Go version."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ LIBRARIES = {
     "archive": ["-buildmode=c-archive"],
     "plugin": ["-buildmode=plugin"],
 }
-# A program in another language that loads a library of Go, and calls it as it is told.
+# A program in another language that loads a Go library and calls it on request.
 HOST = """
 import ctypes, sys
 print("ready", flush=True)
@@ -91,7 +91,7 @@ def linked(archive: Path, *flags: str) -> Path:
 
 
 class Service(Workload):
-    """A program that says where it serves, and obeys by HTTP."""
+    """A program that prints its address and obeys HTTP requests."""
 
     def wait_ready(self, timeout_s: float = 10.0) -> None:
         self.address = self._read_line(timeout_s)
@@ -168,7 +168,7 @@ def of_memory(program: GoProgram) -> Counter[tuple[Any, ...]]:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("go", compilers())
 def test_raw_figures_and_names_are_those_of_pprof(run, opened, go: str, form: str) -> None:
-    """Of every stack, whatever was stripped, wherever the program was loaded."""
+    """For every stack, whatever was stripped, wherever the program was loaded."""
     service = run(Service, built("service", form, go))
     service.ask("/remember?count=3000&bytes=4096")
     service.ask("/remember?count=300000&bytes=40")
@@ -180,7 +180,7 @@ def test_raw_figures_and_names_are_those_of_pprof(run, opened, go: str, form: st
     ours = of_memory(program)
     text = service.ask("/debug/pprof/heap?debug=1")
     assert ours == of_pprof(text)
-    # Of 32 MiB about 64 blocks are in the sample.
+    # The sample has about 64 blocks of 32 MiB.
     assert sum(bucket[0] for bucket in ours) > 20
     # "#	0x648fa4	main.newOrder+0xe4	/src/main.go:39"
     named = re.findall(r"^#\t0x([0-9a-f]+)\t(\S+)\+0x[0-9a-f]+\s+(\S+):(\d+)$", text, re.MULTILINE)
@@ -244,7 +244,7 @@ def test_another_rate_is_no_growth(run, opened) -> None:
         keys, counters = profile.read_now()
         for key, row in zip(keys, counters.tolist(), strict=True):
             functions = [frame.function for frame in profile.named_stack(key).stack.frames]
-            # Only what it allocates itself: the runtime may begin a collection inside it.
+            # Only its own allocations: the runtime may begin a collection in between.
             if functions[:1] == ["main.keep"]:
                 kept[key] = row[COUNTERS.index("live_bytes")]
         return sum(kept.values())
@@ -286,7 +286,7 @@ def check_library(host: Obedient, program_of: Callable[[int], GoProgram], profil
     host.tell("Collect")
     host.tell("Profile", profile)
     program = program_of(host.pid)
-    # Where it writes the profile it allocates, which the profile of then does not have.
+    # Writing the profile allocates, and that profile does not include these allocations.
     assert of_pprof(profile.read_text()) - of_memory(program) == Counter()
     ours = {
         method.name for bucket in of_memory(program) for one in bucket[4] if (method := program.method(one))
@@ -327,7 +327,7 @@ def test_a_plugin_has_names(run, opened, go: str) -> None:
 
 @pytest.mark.long
 def test_a_library_that_is_loaded_later(daemon, run) -> None:
-    """The Go heap of a Python program, by the library's own books, beside C memory, which is recorded."""
+    """The Go heap of a Python program, by the library's own records, beside C memory, which is recorded."""
     tracer = daemon()
     host = run(Obedient, sys.executable, "-c", HOST)
     tracer.attach(host.pid)

@@ -60,7 +60,7 @@ def services(tmp_path: Path) -> Iterator[dict[str, int]]:
 
 @pytest.mark.long
 def test_no_healthy_service_leaks(daemon: Callable[..., Daemon], services: dict[str, int]) -> None:
-    """Neither the process nor any call site, by whatever is known at that moment."""
+    """Neither the process nor any call site, at any moment."""
     tracer = daemon(history={"leak_after_s": LEAK_AFTER_S})
     for pid in services.values():
         tracer.attach(pid)

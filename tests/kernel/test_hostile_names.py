@@ -1,4 +1,4 @@
-"""A program whose file, command name and functions were chosen to harm who looks at them."""
+"""A program whose file, command name and functions have names that attack the reader's terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .waiting import wait_until
 from .workloads import Workload, build
 
 # Sets the window title, clears the screen, ends the line, closes quotes and braces, climbs directories,
-# starts a C1 sequence, and is no UTF-8.
+# starts a C1 sequence, and is not valid UTF-8.
 FUNCTION = b'leak\x1b]0;owned\x07\x1b[2J\n"} 1\n\\../../{}%s[red]\x9b1m\xff'
 FILE = FUNCTION.replace(b"/", b"-")
 

@@ -41,7 +41,7 @@ def preloaded():
 
 
 def semaphores(pid: int, file: Path) -> list[int]:
-    """What the semaphores of a file's probes stand at in a process."""
+    """The current semaphores of a file's probes in a process."""
     with ElfImage.open(file) as image:
         places = [probe.semaphore_vaddr for probe in static_probes(image, "otel_memory")]
     lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
@@ -131,7 +131,7 @@ def test_nothing_is_left_of_what_was_freed(tracer, preloaded):
 
 
 def test_a_killed_daemon_is_replaced_and_nothing_is_lost(daemon, workload):
-    """What is announced meanwhile is counted; mode and probes are as they were."""
+    """Announcements in the meantime are counted; mode and probes are unchanged."""
     program = workload("announcing")
     tracer = daemon()
     tracer.attach(program.pid)
@@ -174,7 +174,7 @@ def test_who_wants_every_block_gets_it(tracer, preloaded):
     ],
 )
 def test_a_sampler_is_used_where_it_sees_all(tracer, preloaded, name, allocator, mode):
-    """In C with any allocator; in C++ unless that has operators of its own."""
+    """In C with any allocator; in C++ unless the allocator has its own operators."""
     if allocator and not (LIBRARIES / allocator).exists():
         cannot_run(f"{allocator} is not installed (make setup FOR=test)")
     program = preloaded(name, after=f":{LIBRARIES / allocator}" if allocator else "")
@@ -185,7 +185,7 @@ def test_a_sampler_is_used_where_it_sees_all(tracer, preloaded, name, allocator,
 
 
 def test_without_a_sampler_there_is_nothing_to_be_had_from_inside(tracer, workload):
-    """Who asks for it nevertheless is told so, and how to get one."""
+    """A request for it is refused, with a hint how to get one."""
     program = workload("churn")
 
     with pytest.raises(ControlFailed, match=r"(?s)no sampler inside.*bpfleakctl run"):

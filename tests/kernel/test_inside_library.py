@@ -1,7 +1,4 @@
-"""libbpfleak.so in front of every allocator that is here: the program checks itself what it gets.
-
-`make check-inside` is the same at length, and under valgrind.
-"""
+"""libbpfleak.so in front of every installed allocator: the program checks its own blocks."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ def semaphores() -> list[str]:
 
 
 def stress(preloaded: str, interval_bytes: int, **environment: str) -> str:
-    """Run the stress test with the semaphores going up and down; what it printed."""
+    """Run the stress test while the semaphores rise and fall; returns its output."""
     done = subprocess.run(
         [inside_program("stress"), *map(str, (THREADS, ROUNDS, LARGEST_BYTES)), *semaphores()],
         env={
@@ -101,7 +98,7 @@ def test_calls_before_its_constructor_and_after_all_others_are_right(allocator):
 
 
 def test_what_it_prints_is_nothing():
-    """A program that is preloaded with it writes what it writes without."""
+    """A program writes the same output with the library preloaded as without it."""
     command = ["python3", "-c", "print(sum(len(str(n)) for n in range(100_000)))"]
     outputs = [
         subprocess.run(command, env={**os.environ, "LD_PRELOAD": preloaded}, capture_output=True, check=True)

@@ -129,7 +129,7 @@ def contained() -> Iterator[int]:
 
 
 def test_one_in_a_container(tracer: Daemon, contained: int) -> None:
-    """Its port is in its own network; that of ours is nobody's."""
+    """Its port is in its own network namespace; the same port in the host's belongs to no one."""
     tracer.attach(contained)
 
     assert ordered(sample(tracer, contained, "--yes"))["live_bytes"] > 0

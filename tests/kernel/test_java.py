@@ -1,7 +1,4 @@
-"""Java services that nobody prepared: what leaks, who does it, and what a healthy one looks like.
-
-Collections come when the machine wants them: the tests wait for verdicts, not for times.
-"""
+"""Unprepared Java services: what leaks, which method causes it, and what a healthy service looks like."""
 
 from __future__ import annotations
 
@@ -62,7 +59,7 @@ def test_each_leaks_in_its_way(daemon: Callable[..., Daemon], leaking: Callable[
 
     wait_until(are_found, 240 * PATIENCE)
 
-    # what is leaked outside of the heap is no leak of the heap, and the other way round
+    # a leak outside of the heap is not a leak of the heap, and vice versa
     reports = {way: tracer.top(pid) for way, pid in pids.items()}
     # A class loader has objects in the heap, too.
     heaps = {way for way, report in reports.items() if report["managed"]["verdict"] == "leak"}
@@ -96,7 +93,7 @@ def test_what_the_class_library_has_native_code_for(tracer: Daemon, leaking: Cal
     tracer.attach(pid)
 
     def of_zlib() -> list[dict[str, Any]]:
-        """Sites whose stacks have all their methods."""
+        """Sites with complete Java stacks."""
         return [
             site
             for site in tracer.top(pid)["sites"]
@@ -113,7 +110,7 @@ def test_what_the_class_library_has_native_code_for(tracer: Daemon, leaking: Cal
 def test_a_map_that_grows_under_other_collectors(
     daemon: Callable[..., Daemon], leaking: Callable[..., int]
 ) -> None:
-    """Full collections of Serial and Parallel confirm a leak; ZGC and Shenandoah tell only what is used."""
+    """Full collections of Serial and Parallel confirm a leak; ZGC and Shenandoah report only used memory."""
     tracer = daemon(history={"leak_after_s": 10})
     confirms = {"Serial": True, "Parallel": True, "Z": False, "Shenandoah": False}
     pids = {name: leaking("map", f"-XX:+Use{name}GC", "-DcollectEvery=200") for name in confirms}
@@ -129,7 +126,7 @@ def test_a_map_that_grows_under_other_collectors(
 
 
 def test_types_on_request(tracer: Daemon, leaking: Callable[..., int]) -> None:
-    """They are counted at a price that is said first; twice, they say which grows. Nothing is left."""
+    """The command states its price first; the second count shows which types grow. Nothing remains."""
     pid = leaking("map", "-Xms256m", "-Xmx256m")
     tracer.attach(pid)
     wait_until(lambda: tracer.top(pid)["managed"] is not None, 60 * PATIENCE)
@@ -151,10 +148,7 @@ def test_types_on_request(tracer: Daemon, leaking: Callable[..., int]) -> None:
 
 
 def test_who_is_asked_and_nothing_is_left(tracer: Daemon, leaking: Callable[..., int]) -> None:
-    """The price is said first; afterwards nothing is recorded, and the recording's file is gone.
-
-    How many samples there are is up to the JVM, and may be none in so short a time.
-    """
+    """The command states its price first; afterwards the recording has ended, and its file is removed."""
     pid = leaking("map")
     tracer.attach(pid)
     wait_until(lambda: tracer.top(pid)["managed"] is not None, 60 * PATIENCE)
@@ -170,7 +164,7 @@ def test_who_is_asked_and_nothing_is_left(tracer: Daemon, leaking: Callable[...,
     assert report["samples"] == sum(row["samples"] for row in report["survivors"])
 
 
-# Its classes at /mnt, a /tmp of its own, a user of its own, pid 1.
+# Its classes at /mnt, a private /tmp, another user, pid 1.
 IN_ITS_OWN_PLACE = """
 mount --bind {classes} /mnt && mount -t tmpfs -o mode=1777 tmpfs /tmp && cd / || exit 1
 exec setpriv --reuid=12345 --regid=12345 --clear-groups {java} -Xmx64m -cp /mnt JavaLeaks direct
@@ -195,7 +189,7 @@ def contained() -> Iterator[int]:
 
 
 def test_one_in_a_container_of_another_user(tracer: Daemon, contained: int) -> None:
-    """Names, collections and types, as of any other; what it is asked with is not left there."""
+    """Names, collections and types as of any other JVM; the files for the requests are removed."""
     tracer.attach(contained)
 
     def is_named() -> bool:
@@ -214,7 +208,7 @@ def test_one_in_a_container_of_another_user(tracer: Daemon, contained: int) -> N
 def test_one_that_may_not_be_asked(
     tracer: Daemon, leaking: Callable[[str], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SIGQUIT would make it print its threads: it gets none, wherever it was told not to listen."""
+    """SIGQUIT would make it print its threads, so it gets none, however its attach mechanism is disabled."""
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:+DisableAttachMechanism")
     pid = leaking("healthy")
     tracer.attach(pid)
@@ -243,13 +237,13 @@ def test_one_that_does_not_catch_the_signal(
 
 
 STACKS = 2_000
-# What differs from one run to the next, and what bpfleakd leaves out for that.
+# Differs from run to run, so bpfleakd omits it.
 NUMBERED = re.compile(r"(\$\$Lambda|GeneratedMethodAccessor)\$?\d+(?:/0x[0-9a-f]+)?")
 
 
 @pytest.mark.long
 def test_stacks_are_those_of_the_machine(tracer: Daemon, tmp_path: Path) -> None:
-    """Of blocks allocated by JNI below interpreted, compiled, inlined, reflective calls: frame by frame."""
+    """Blocks allocated by JNI below interpreted, compiled, inlined, reflective calls: frame by frame."""
     command = [*map(str, java_program("JavaStacks", "libjavastacks.so")), str(STACKS)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
         try:
@@ -259,7 +253,7 @@ def test_stacks_are_those_of_the_machine(tracer: Daemon, tmp_path: Path) -> None
             said = {}
             for line in iter(program.stdout.readline, "done\n"):
                 if line == "part\n":
-                    # What was compiled is known a tick later.
+                    # New compiled code is known a tick later.
                     tracer.wait_for_ticks(4)
                     go_on(program)
                 else:
@@ -296,7 +290,8 @@ def expected_stack(line: str) -> tuple[int, tuple[str, ...]]:
 
 
 def seen_stacks(blocks: dict[str, Any]) -> Iterator[tuple[int, tuple[tuple[str, ...], bool]]]:
-    """Of each block of the native method its size, the methods that called it, whether these are all."""
+    """For each block of the native method: its size, the methods that called it, and whether these are all.
+    """
     for site in blocks["sites"]:
         if any(frame["function"] == "Java_JavaStacks_keep" for frame in site["stack"]):
             native, *callers = [frame["function"] for frame in site["stack"] if frame["kind"] == "jit"]

@@ -1,4 +1,4 @@
-"""Names for code that a JIT wrote, from its perf map; and perf maps that are not what they should be."""
+"""Names for JIT code from its perf map; and malformed perf maps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def jit(workload):
 
 
 def test_jitted_functions_have_the_names_of_the_perf_map(daemon, jit):
-    """A return address in the middle of a function is found in its range, and is marked as jit."""
+    """A return address inside a function is found in its range, and is marked as jit."""
     program, _perf_map = jit
     tracer = daemon()
     tracer.attach(program.pid)
@@ -52,7 +52,7 @@ def test_the_stack_goes_on_below_jitted_code(daemon, jit):
 
 
 def test_what_the_jit_appends_later_is_read(daemon, jit):
-    """A JIT goes on writing: a name that came after the first look is found some seconds later."""
+    """A name that the JIT appends after the first reading is found some seconds later."""
     program, perf_map = jit
     text = perf_map.read_text()
     perf_map.write_text("")

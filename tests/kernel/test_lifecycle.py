@@ -1,4 +1,4 @@
-"""Processes fork, execute, exit and never existed; daemons end: nothing is left and nobody is harmed."""
+"""Processes fork, execute, exit and never existed; daemons end: nothing remains, and no process is harmed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_exit_of_the_target_ends_its_table(daemon, workload):
 
 
 def test_a_killed_target_ends_its_table_too(daemon, workload):
-    """SIGKILL in the middle of an allocation leaves no table behind."""
+    """SIGKILL during an allocation leaves no table behind."""
     program = workload("churn", 2)
     tracer = daemon()
     tracer.attach(program.pid)
@@ -178,7 +178,7 @@ def test_two_processes_of_one_program_have_their_own_tables(daemon, workload):
 
 
 def test_detach_leaves_nothing_of_the_process(daemon, workload):
-    """After detach the process is unknown, its code is as it was, and what it held is freed."""
+    """After detach the process is unknown, its code is unchanged, and its tables are freed."""
     program = workload("every_function", 2)
     tracer = daemon()
     idle = _of_processes(tracer)
@@ -196,7 +196,7 @@ def test_detach_leaves_nothing_of_the_process(daemon, workload):
 
 @pytest.mark.long
 def test_attaching_over_and_over_adds_nothing_in_the_kernel(daemon, workload):
-    """What is kept from one attach to the next (unwind tables) is kept once."""
+    """Whatever is kept for the next attach (unwind tables) is kept once."""
     program = workload("many_sites", 23)
     tracer = daemon()
     idle = _of_processes(tracer)["link"]
@@ -214,7 +214,7 @@ def test_attaching_over_and_over_adds_nothing_in_the_kernel(daemon, workload):
 
 
 def test_a_process_can_be_attached_again_after_detach(daemon, workload):
-    """The second trace starts from zero: what was allocated before is not known to it."""
+    """The second trace starts from zero: earlier allocations are unknown to it."""
     program = workload("many_sites", 23)
     tracer = daemon()
     tracer.attach(program.pid)
@@ -229,7 +229,7 @@ def test_a_process_can_be_attached_again_after_detach(daemon, workload):
 
 
 def test_sigterm_leaves_nothing_in_the_kernel(daemon, workload):
-    """A daemon that is told to end takes its links, programs, maps and pins with it."""
+    """SIGTERM removes its links, programs, maps and pins."""
     program = workload("every_function", 2)
     tracer = daemon()
     tracer.attach(program.pid)
@@ -302,7 +302,7 @@ def _refusal(tracer, pid: int) -> ControlFailed:
 
 
 def test_a_pid_that_does_not_exist_is_refused(daemon):
-    """The message names the pid, the exit code says what it was."""
+    """The message names the pid, and the exit code the reason."""
     ended = subprocess.Popen(["true"])
     ended.wait()
 
@@ -349,7 +349,7 @@ def test_a_program_without_an_allocator_is_refused(daemon, workload):
 
 
 def test_attaching_twice_says_so(daemon, workload):
-    """The second attach is refused and the first goes on."""
+    """The second attach is refused, and the first continues."""
     program = workload("many_sites", 23)
     tracer = daemon()
     tracer.attach(program.pid)
@@ -362,7 +362,7 @@ def test_attaching_twice_says_so(daemon, workload):
 
 
 def test_detaching_what_is_not_attached_says_so(daemon, workload):
-    """No traceback, and the daemon goes on."""
+    """No traceback, and the daemon continues."""
     program = workload("churn")
     tracer = daemon()
 
@@ -411,11 +411,11 @@ def test_processes_that_exit_during_attach_leave_nothing(daemon):
         target.wait()
         wait_until(lambda pid=target.pid: not _is_traced(tracer, pid))
 
-    assert tracer.is_alive  # and the fixture looks for what is left and for tracebacks
+    assert tracer.is_alive  # and the fixture checks what remains, and for tracebacks
 
 
 def test_a_deleted_program_can_be_traced(daemon, tmp_path):
-    """A program whose file was replaced by an upgrade is found through /proc."""
+    """A program whose file was replaced by an upgrade is read through /proc."""
     copy = tmp_path / "many_sites"
     copy.write_bytes(build("many_sites").read_bytes())
     copy.chmod(0o755)

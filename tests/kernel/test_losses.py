@@ -19,7 +19,7 @@ def test_blocks_beyond_the_live_table_are_refused_and_counted(daemon, workload):
 
 
 def test_a_full_live_table_takes_blocks_again_when_some_were_freed(daemon, workload):
-    """Refusing is no end: a program that frees makes room."""
+    """Blocks are recorded again once the program has freed some."""
     program = workload("churn")
     tracer = daemon(limits={"live_blocks": 1})
     tracer.attach(program.pid)
@@ -49,7 +49,7 @@ def test_allocations_beyond_the_sites_table_are_still_in_the_total(daemon, workl
 
 
 def test_one_process_cannot_take_the_room_of_the_others(daemon, workload):
-    """What it has beyond its own part is in its totals, under no name; another one has all its sites."""
+    """What exceeds its share is in its totals, without a name; another process has all its sites."""
     greedy, other = workload("many_sites", 101), workload("many_sites", 5)
     tracer = daemon(limits={"sites": 64, "process_sites": 23})
     tracer.attach(greedy.pid)
@@ -83,7 +83,7 @@ def test_sites_without_room_for_their_stack_keep_their_figures(daemon, workload)
 
 
 def test_losses_of_one_process_are_not_shown_with_another(daemon, workload):
-    """Each report admits what was missed of its own process."""
+    """Each report has the losses of its own process."""
     crowded, calm = workload("many_sites", 1), workload("many_sites", 1)
     tracer = daemon(limits={"live_blocks": 101})
     tracer.attach(crowded.pid)
@@ -97,7 +97,7 @@ def test_losses_of_one_process_are_not_shown_with_another(daemon, workload):
 
 
 def test_threads_without_room_are_counted_and_nothing_is_invented(daemon, workload):
-    """Their blocks are not recorded, nor is what the allocator maps for them charged to the program."""
+    """Their blocks are not recorded, and the allocator's mappings for them are not charged to the program."""
     program = workload("preempted", 8)
     tracer = daemon(limits={"threads": 1})
     tracer.attach(program.pid)

@@ -1,4 +1,4 @@
-"""Two daemons, in networks of their own, as on two hosts; one Prometheus that scrapes both."""
+"""Two daemons in separate networks, as on two hosts, and one Prometheus that scrapes both."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .workloads import Workload, build
 LIVE_BYTES = "bpfleakd_site_live_bytes"
 PORT = 9797
 BLOCK_BYTES = 101 << 10
-# What leaks on each host, in blocks.
+# Leaked blocks on each host.
 BLOCKS = (23, 41)
 
 
@@ -34,7 +34,7 @@ class Network:
 
     @property
     def prefix(self) -> tuple[str, ...]:
-        """What executes a command in it. Unlike `ip netns exec` it leaves /sys as it is."""
+        """The command prefix that executes in it. Unlike `ip netns exec`, it leaves /sys unchanged."""
         return (need_tool("nsenter"), f"--net=/run/netns/{self.name}", "--")
 
 
@@ -66,7 +66,7 @@ def network() -> Iterator[Network]:
 
 @contextmanager
 def host(tmp_path_factory: pytest.TempPathFactory, blocks: int) -> Iterator[str]:
-    """A daemon that traces a program which has leaked so many blocks; gives what Prometheus scrapes."""
+    """A daemon that traces a program with this many leaked blocks; returns what Prometheus scrapes."""
     with ExitStack() as undo:
         place = undo.enter_context(network())
         directory, bpffs_dir, configuration = place_of_daemon(tmp_path_factory)

@@ -1,4 +1,4 @@
-"""The address space of real programs: every mapping is somebody's, and nothing is counted twice."""
+"""The address space of real programs: every mapping has a call site, and nothing is counted twice."""
 
 from __future__ import annotations
 
@@ -73,7 +73,9 @@ def test_mappings_have_ages_and_threads(daemon, workload):
 
 
 def test_thread_stacks_are_told_apart(daemon, workload):
-    """They are their creator's, of a kind of their own, beside what pthread_create takes from the heap."""
+    """They belong to the creating thread's call site, as a separate kind, beside pthread_create's heap
+    blocks.
+    """
     program = workload("thread_stacks")
     tracer = daemon()
     tracer.attach(program.pid)
@@ -85,7 +87,7 @@ def test_thread_stacks_are_told_apart(daemon, workload):
 
 
 def test_nothing_is_watched_when_nothing_is_traced(daemon, workload):
-    """The syscall tracepoints are let go of soon after the last process, and not before."""
+    """The syscall tracepoints are detached soon after the last process, and not before."""
     first, second = workload("mappings"), workload("mappings")
     tracer = daemon()
 

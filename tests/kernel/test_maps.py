@@ -67,7 +67,7 @@ def test_every_use_has_what_the_program_took_of_it(traced):
 
 
 def test_the_shares_are_what_call_sites_hold(traced):
-    """Tracked heap, mmap and commit are what the program took since the attach and touched."""
+    """Tracked heap, mmap and commit equal what the program has taken and touched since the attach."""
     tracer, program = traced
     before = program.ledger()
 
@@ -107,8 +107,8 @@ def test_what_is_there_already_is_told_by_its_looks(traced):
     assert "commit" not in virtual
     assert total(report, "virtual_growth_bytes") == 0
     growth = figures(report, "resident_growth_bytes")
-    # When somebody else places or removes a breakpoint in the C library, the kernel looks at its page in each
-    # process that has one, and faults it in with its 15 neighbours.
+    # When a breakpoint in the C library is placed or removed anywhere, the kernel reads its page in each
+    # process that maps it, which faults it in with its 15 neighbours.
     assert growth.pop("files") in range(0, 1 << 20, PAGE)
     assert set(growth.values()) == {0}
     expect_sums(report)
@@ -128,7 +128,7 @@ def test_resident_bytes_are_the_kernels(traced):
 
 
 def test_growing_jit_code_is_named_by_its_modules(daemon, workload):
-    """What the perf map gains since the attach, the module with the most code first."""
+    """The growth of the perf map since the attach, the module with the most code first."""
     program = workload("jit")
     perf_map = Path(f"/tmp/perf-{program.pid}.map")
     try:
@@ -155,7 +155,7 @@ def test_growing_jit_code_is_named_by_its_modules(daemon, workload):
 
 
 def test_the_view_is_for_people(traced):
-    """Three tables; what is in JSON is drawn."""
+    """Three tables, with the figures of the JSON."""
     tracer, program = traced
     program.step()
 

@@ -1,4 +1,4 @@
-"""What this kernel says of control groups and of its victims, without tracing anything."""
+"""This kernel's figures of control groups, and its reports of OOM victims, without tracing."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_what_a_group_is_charged_for_adds_up(tmp_path):
                 and (group.version == 1 or ContainerKind.KERNEL_STACK in lines)
             )
 
-        # The kernel adds up what its processors have counted every two seconds.
+        # The kernel sums up the CPUs' counts every two seconds.
         wait_until(bill_is_right)
         program.communicate("")
 
@@ -80,7 +80,7 @@ def test_the_kernel_tells_whom_it_kills():
             (victim,) = [each for each in events.read() if each.pid == program.pid]
         if victim.comm:
             assert victim.comm.startswith("python")
-            # With what it had before it entered the group.
+            # Including the memory from before it entered the group.
             assert 16 * MIB <= victim.anon_bytes <= 48 * MIB
             assert victim.page_table_bytes > 0
         else:

@@ -1,4 +1,4 @@
-"""The best way to attach that a kernel is known to have is the one that is taken."""
+"""bpfleakd uses the best attach method that this kernel is known to have."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from .workloads import Workload, build
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy/prometheus/bpfleakd.rules.yaml"
 DASHBOARDS = ROOT / "deploy/grafana/dashboards"
-# What Grafana puts in place of its variables.
+# Values for Grafana's variables.
 VARIABLES = {"instance": ".*", "comm": "growing", "__rate_interval": "10s", "__range": "30s"}
 
 BLOCK_BYTES = 101 << 10
@@ -78,7 +78,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 
 
 def test_prometheus_takes_all_of_it(scene: Scene):
-    """Every scrape is good, and the leak is where it is, as fast as it is."""
+    """Every scrape succeeds, and has the leak with its site and rate."""
     (target,) = targets_of(scene, "bpfleakd")
     assert (target["health"], target["lastError"]) == ("up", "")
     assert scene.prometheus.value("bpfleakd_processes_traced") == 2
@@ -98,14 +98,14 @@ def _leak_rate(scene: Scene) -> float:
 
 
 def targets_of(scene: Scene, job: str) -> list[dict]:
-    """What Prometheus scrapes in a job."""
+    """The targets that Prometheus scrapes in a job."""
     return [
         target for target in scene.prometheus.get("targets")["activeTargets"] if target["scrapePool"] == job
     ]
 
 
 def test_every_process_is_discovered(scene: Scene):
-    """By Prometheus' HTTP service discovery: a target each, whose URL is that of its profile."""
+    """By Prometheus' HTTP service discovery: one target each, with the URL of its profile."""
     urls = {f"{scene.url}/debug/pprof/heap?pid={program.pid}" for program in (scene.leaking, scene.steady)}
     wait_until(lambda: {target["scrapeUrl"] for target in targets_of(scene, "profiles")} == urls)
     for url in urls:
@@ -132,7 +132,8 @@ def test_a_site_leads_to_its_stack(scene: Scene):
 
 
 def test_the_bill_is_that_of_the_memory(scene: Scene):
-    """It is made anew when the memory has changed by a tenth: until then it is that much behind."""
+    """The bill is made again when the memory has changed by a tenth; until then it may be off by that much.
+    """
     memory = "max by (pid) (bpfleakd_process_anonymous_bytes{comm='growing'})"
     bill = "sum by (pid) (bpfleakd_process_bill_bytes{kind=~'heap_.+',comm='growing'})"
     wait_until(lambda: scene.prometheus.query(f"{bill} / {memory} > 0.8"))
@@ -173,7 +174,7 @@ def test_many_processes_stay_below_the_limit(daemon, workload):
 
 
 def test_promtool_has_nothing_to_say(scene: Scene):
-    """Of what a daemon says that is at work."""
+    """For the metrics of a working daemon."""
     with urllib.request.urlopen(f"{scene.url}/metrics", timeout=30) as answer:
         done = subprocess.run(
             [need_tool("promtool"), "check", "metrics"], input=answer.read(), capture_output=True, check=False
@@ -220,7 +221,7 @@ def filled_in(expression: str) -> str:
 
 
 def test_a_process_that_ends_leaves_its_counts(scene: Scene):
-    """What it allocated up to its end is in the counters, which do not fall; it holds no memory any more."""
+    """Its allocations up to its end are in the counters, which never decrease; its memory is not."""
     allocations, live, traced = (
         f'bpfleakd_process_{name}{{comm="every_function"}}'
         for name in ("allocations_total", "live_bytes", "traced")

@@ -1,7 +1,4 @@
-"""Node.js that nobody prepared: JavaScript functions in the stacks of what leaks, and the heap of objects.
-
-The system's Node.js, and those that `make setup FOR=test` puts below build/node.
-"""
+"""Unprepared Node.js programs: JavaScript functions in the stacks of leaks, and the heap of objects."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ LIMIT_MIB = 300
 
 @pytest.fixture
 def process(service: Callable[..., subprocess.Popen]) -> Callable[[str, str], subprocess.Popen]:
-    """A factory of running services of leaks.js: by the Node.js that runs them, and what they do."""
+    """A factory of running services of leaks.js, by Node.js version and behaviour."""
 
     def start(node: str, way: str) -> subprocess.Popen:
         if not shutil.which(node):
@@ -47,7 +44,7 @@ def leaking(process: Callable[[str, str], subprocess.Popen]) -> Callable[[str, s
 
 
 def begins_at(text: str) -> str:
-    """Where the function whose first line has this text begins, as frames say it."""
+    """Where the function whose first line has this text begins, in the notation of frames."""
     return f"{PROGRAM.name}:{1 + next(n for n, line in enumerate(LINES) if text in line)}"
 
 
@@ -86,7 +83,7 @@ def test_whoever_leaks_is_named_with_its_line(tracer: Daemon, leaking, node: str
 
 @pytest.mark.parametrize("node", NODES)
 def test_no_tier_gives_a_wrong_name(tracer: Daemon, leaking, node: str) -> None:
-    """Interpreted, compiled, inlined, compiled anew: a leak is of the functions that make it, in order."""
+    """Interpreted, compiled, inlined, recompiled: a leak has the functions that cause it, in order."""
     pid = leaking(node, "hot")
     tracer.attach(pid)
 
@@ -110,7 +107,7 @@ def test_what_collections_leave_alive(
     process: Callable[[str, str], subprocess.Popen],
     service: Callable[..., subprocess.Popen],
 ) -> None:
-    """It is what V8 itself says, and makes the verdict: pages that V8 takes and gives back are no leak."""
+    """It equals V8's own figure and decides the verdict: pages that V8 maps and unmaps are not a leak."""
     tracer = daemon(history={"leak_after_s": 10})
     growing = [service(node, f"--max-old-space-size={LIMIT_MIB}", PROGRAM, "map").pid for node in HEAPS]
     healthy = [leaking(node, "healthy") for node in HEAPS]

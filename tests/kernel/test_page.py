@@ -20,7 +20,7 @@ from .machine import cannot_run
 from .ports import free_port
 from .waiting import wait_until
 
-# Without these Chromium starts connections of its own, one after the other.
+# Without these options Chromium opens connections by itself.
 _QUIET = (
     "--headless",
     "--no-sandbox",
@@ -58,7 +58,7 @@ class Browser:
         return self.run("document.body.innerText")
 
     def errors(self) -> list[str]:
-        """What the console has had since the last question."""
+        """New console messages since the last call."""
         entries = self._ask("POST", f"{self._session}/se/log", {"type": "browser"})
         return [entry["message"] for entry in entries if entry["level"] in ("SEVERE", "WARNING")]
 
@@ -71,7 +71,7 @@ class Browser:
         self._chrome("Emulation.setDeviceMetricsOverride", metrics)
 
     def scheme(self, name: str) -> None:
-        """What the user prefers: light or dark."""
+        """The user's preference: light or dark."""
         features = [{"name": "prefers-color-scheme", "value": name}]
         self._chrome("Emulation.setEmulatedMedia", {"features": features})
 
@@ -219,13 +219,13 @@ def test_it_is_readable_on_every_screen(daemon, workload, browser):
         wait_until(lambda width=width: browser.run("innerWidth") == width)
         assert_readable(browser)
     assert browser.errors() == []
-    # One that is not traced says so.
+    # One that is not traced is marked so.
     browser.open(f"{base}#/process/{program.pid + 1_000_000}")
     wait_until(lambda: "Not available" in browser.text())
 
 
 def assert_readable(browser: Browser) -> None:
-    """What is drawn anew for another width is there a moment later."""
+    """After a change of width, the drawing appears a moment later."""
     with contextlib.suppress(AssertionError):
         wait_until(lambda: browser.run(ACCESSIBILITY) == [])
     assert browser.run(ACCESSIBILITY) == []

@@ -1,4 +1,6 @@
-"""Plugins that come, leak and go: a leak has the name of its own plugin, whoever has the addresses later."""
+"""Plugins that are loaded, leak and are unloaded: a leak has its own plugin's name, whichever plugin has the
+addresses later.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from .waiting import wait_until
 
 
 def pprof(*arguments: str | Path) -> str:
-    """What `go tool pprof` prints."""
+    """The output of `go tool pprof`."""
     if shutil.which("go") is None:
         cannot_run("go is not installed: apt install golang-go, or make setup FOR=test")
     done = subprocess.run(
@@ -71,7 +71,7 @@ def test_go_tool_pprof_has_every_figure(profile):
         assert sum(rows(text).values()) == sum(site[field] for site in report["sites"]), text
 
     guilty = pprof("-peek", "^guilty$", "-unit=B", path)
-    # What is between the function and the allocator is left out.
+    # The frames between the function and the allocator are omitted.
     leaves = rows(pprof("-top", "-nodecount=100000", "-nodefraction=0", "-unit=B", path))
     assert leaves["guilty"] >= 20 << 20
     assert "malloc" not in leaves
@@ -80,7 +80,7 @@ def test_go_tool_pprof_has_every_figure(profile):
 
 
 def test_go_tool_pprof_has_lines_threads_and_build_ids(profile):
-    """What the tool shows of sources, tags and mappings is the program's own."""
+    """Sources, tags and mappings in the tool's output are those of the program."""
     path, _report, _tracer, program = profile
     lines = pprof("-top", "-lines", "-cum", "-nodecount=1000", "-nodefraction=0", path)
     assert f"blocks.c:{program.ledger()['guilty_line']}" in lines

@@ -20,7 +20,7 @@ from .python_paths import INTERPRETERS, PROGRAMS, SYSTEM, Paths, compared, runni
 from .waiting import wait_until
 
 BLOCKS = 300
-# What this program frees while it runs: code that exec compiles has lost its name when it is shown.
+# Freed while the program runs: code compiled by exec has lost its name when it is shown.
 UNNAMED_SHARE = 0.15
 
 
@@ -62,7 +62,7 @@ def test_both_walkers_pass_python_frames(daemon, run, walker: str) -> None:
 
 
 def test_in_a_pid_namespace(daemon, run) -> None:
-    """Python knows its threads by the numbers of the container."""
+    """Python identifies its threads by the container's numbers."""
     command = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child", SYSTEM)
     program = paths(run, *command, count=50, seed=3)
     tracer = daemon()
@@ -185,7 +185,7 @@ def test_arenas_are_the_growth_of_the_object_heap(daemon, interpreter: str) -> N
 
 
 def python_sites(tracer: Daemon, pid: int) -> dict[str, int]:
-    """What is live in arenas, by function."""
+    """Live bytes in arenas, by function."""
     found: dict[str, int] = {}
     for site in tracer.top(pid)["sites"]:
         if site["kind"] == "python":
@@ -221,7 +221,7 @@ LEAKS = {
 
 @pytest.mark.long
 def test_who_makes_a_structure_grow_is_named_with_its_type(daemon, service) -> None:
-    """Not who makes the garbage, nor who used up the last arena; by list, dict, set and deque."""
+    """Not the function that makes garbage, or that used up the last arena; for list, dict, set and deque."""
     tracer = daemon(history={"leak_after_s": 20})
     pids = {what: service(what) for what in LEAKS}
     for pid in pids.values():
@@ -231,8 +231,8 @@ def test_who_makes_a_structure_grow_is_named_with_its_type(daemon, service) -> N
         def worst(pid: int = pids[what]) -> dict[str, Any]:
             return tracer.top(pid)["sites"][0]
 
-        # Who fills a table is known once it was enlarged, as long again each time. Its blocks over
-        # 512 bytes are a site of their own, which may be the first to be called a leak.
+        # The function that fills a table is known once the table was enlarged, which takes twice as long each
+        # time. Its blocks over 512 bytes are a separate site, which may be the first to be called a leak.
         wait_until(lambda f=what: (worst()["verdict"], worst()["function"]) == ("leak", f), 200)
         site = worst()
         if site["kind"] != "managed":
@@ -262,7 +262,7 @@ def test_a_healthy_service_is_no_leak(daemon, service) -> None:
 
 
 def test_types_by_the_command(daemon, service) -> None:
-    """Without a question, since the process hardly stands still; and while it runs, where that is wanted."""
+    """Without a question, since the process hardly stops; and without a stop on request."""
     pid = service("log_order")
     tracer = daemon()
     tracer.attach(pid)

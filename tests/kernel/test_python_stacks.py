@@ -1,4 +1,4 @@
-"""Thousands of Python stacks are what the program says itself by sys._getframe: make verify-python-stacks.
+"""Thousands of Python stacks equal the program's own from sys._getframe: make verify-python-stacks.
 Interpreters of other Debian suites run in the root that scripts/unpack-pythons makes of their packages.
 """
 

@@ -1,4 +1,4 @@
-"""Programs that nobody here wrote, under load: they go on, and nothing is lost."""
+"""Released programs under load: they keep working, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_memcached_under_load_is_traced_without_loss_or_harm(daemon, memcached):
         time.sleep(0.3)
     report = tracer.top_after_tick(memcached.process.pid)
 
-    # then all clients got what they wanted and the figures are whole
+    # then all clients got their answers, and the figures are complete
     assert len(results) == 4
     assert min(results) > 0
     expect_no_losses(report)
@@ -126,7 +126,7 @@ class Sqlite:
         raise AssertionError(f"sqlite3 ended at: {sql}")
 
     def memory_used(self) -> int:
-        """What SQLite itself says is outstanding."""
+        """The outstanding memory by SQLite's own count."""
         text = self.ask(".stats on\nSELECT 0;\n.stats off")
         return int(re.search(r"Memory Used:\s+(\d+)", text)[1])
 
@@ -150,14 +150,14 @@ def test_sqlite_building_a_table_agrees_with_its_own_count(daemon):
     )
     grown = shell.memory_used() - before
 
-    # then the answer is right, nothing is lost, and both agree on what is outstanding
+    # then the answer is right, nothing is lost, and both agree on outstanding memory
     assert answer == f"101000|{101000 * 101001 // 2}\n"
     report = tracer.top_after_tick(shell.process.pid)
     expect_no_losses(report)
     assert grown > 1 << 20
     assert report["process"]["live_bytes"] == pytest.approx(grown, rel=0.05)
 
-    # and detached it goes on and ends well
+    # and after the detach it continues and exits normally
     tracer.detach(shell.process.pid)
     assert changed_text(shell.process.pid) == []
     assert shell.ask("SELECT max(id) FROM t;") == "101000\n"

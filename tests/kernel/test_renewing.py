@@ -11,12 +11,12 @@ from bpfleakd.kernel import bpf
 from bpfleakd.kernel.process_slots import ProcessCounters, ProcessSlots
 
 STEPS = 10
-# Threads one after the other, each with a cache of so many blocks: one free in 64 is looked at.
+# One thread after another, each with a cache of this many blocks: one free in 64 is checked.
 CACHED = 16 * 7 * 30
 
 
 def counters_of(pins: Path, pid: int) -> ProcessCounters:
-    """What the programs say of a process now, from the daemon's own maps."""
+    """The BPF programs' current counters of a process, from the daemon's maps."""
     descriptors = [bpf.object_get(pins / name) for name in ("processes", "slots")]
     rows = ProcessSlots(*descriptors)
     try:
@@ -40,7 +40,7 @@ def test_what_a_process_gains_is_counted_while_blocks_are_sampled(daemon, worklo
     (pins,) = {path.parent for path in tracer.bpffs_dir.rglob("processes")}
     counters = counters_of(pins, program.pid)
     gained = ledger["gained_blocks"]
-    # Of what threads free a second time, one in 64 was seen: the error of 64 each, nearly.
+    # One in 64 of the frees that threads repeat was checked, so the error is about that of 64 each.
     error = (64 * STEPS * CACHED) ** 0.5
     assert abs(counters.gained_blocks - gained) < 4 * error + 0.02 * gained
     # without the estimate of those it would be far off

@@ -1,4 +1,4 @@
-"""Names that a JVM is asked for: for one whose structures are unknown, and one that needs no asking."""
+"""Names that a JVM writes on request: one with an unknown structure, and one that needs no request."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def names(tracer: Daemon, pid: int, *options: str) -> dict[str, Any]:
 
 
 def test_one_of_unknown_structure(tracer: Daemon, service: Callable[..., subprocess.Popen]) -> None:
-    """Compiled frames without names get them; the file is removed, and nobody else's is touched."""
+    """Compiled frames get names; the file is removed, and no other file is touched."""
     options = (*COMPILED, java_agent("libjavahides.so"))
     pid = service(*java_program("JavaLeaks", options=options), "direct").pid
     tracer.attach(pid)

@@ -9,14 +9,14 @@ import pytest
 
 from .waiting import wait_until
 
-# A burst of so many pairs is over the budget below, and calm is only after five minutes.
+# A burst of this many pairs exceeds the budget below, and calm takes five minutes.
 PAIRS = 10_007
 BUDGET = {"process_percent": 0.1, "host_percent": 100}
 
 
 @pytest.fixture
 def world(daemon, workload):
-    """A daemon and the four processes that it traces, each as somebody or something else wants it."""
+    """A daemon and the four processes that it traces, each requested in another way."""
     dear, limited = workload("churn", 1, PAIRS), workload("many_sites", 23)
     rules = [
         {"match": {"pid": dear.pid}, "mode": "exact"},

@@ -12,7 +12,9 @@ from .workloads import build
 
 @pytest.mark.long
 def test_connections_and_threads_that_become_more(daemon, workload):
-    """The process leaks them: how fast, what they are, and where they are opened, since they grow."""
+    """The process leaks them: the rate, their kind, and the call sites that open them, which are recorded
+    once they grow.
+    """
     tracer = daemon(history={"leak_after_s": 10})
     program = workload("holding")
     tracer.attach(program.pid)
@@ -42,7 +44,7 @@ def test_connections_and_threads_that_become_more(daemon, workload):
 
 
 def test_descriptors_of_a_process_that_is_only_watched(daemon, workload):
-    """Counted if the configuration says so: those that grow are in `ps --all` and the log."""
+    """Counted if the configuration says so: growing ones are in `ps --all` and the log."""
     watch = {"interval_s": 0.2, "warmup_s": 0.5, "growth_window_s": 2}
     rules = [{"match": {"exe": str(build("holding").resolve())}, "mode": "watch"}]
     tracer = daemon(auto=watch, descriptors={"watched": True}, policy={"default": "off", "rules": rules})

@@ -1,4 +1,4 @@
-"""Daemons are killed, restarted, replaced: what they traced goes on, and is taken over or cleanly removed."""
+"""Daemons are killed, restarted, replaced: their tracing continues, and is adopted or cleanly removed."""
 
 from __future__ import annotations
 
@@ -84,20 +84,20 @@ def test_a_daemon_that_stops_says_so(daemon, workload):
 
 @pytest.mark.long
 def test_a_leak_is_one_after_the_restart_as_well(daemon, workload):
-    """Without being watched anew for as long as a leak takes to be found; what nobody saw is said."""
+    """Without another full observation period; the gap is reported."""
     program = workload("many_sites", 7)
     tracer = daemon(history={"leak_after_s": 10})
     tracer.attach(program.pid)
 
     def leaks(wanted=frozenset()) -> dict[str, str]:
-        """The reasons of all leaks, once those that are wanted are among them."""
+        """The reasons of all leaks, once the expected ones are among them."""
         program.step(7 * 23)  # at each call site 23 blocks that stay
         sites = tracer.top_after_tick(program.pid)["sites"]
         found = {site["site"]: site["reason"] for site in sites if site["verdict"] == "leak"}
         return found if wanted <= found.keys() else {}
 
     before = wait_until(leaks, 60)
-    # Histories are written every ten seconds. The leak goes on: one that pauses is none for a while.
+    # Histories are written every ten seconds. The leak continues: one that pauses is not a leak for a while.
     written = tracer.status()["ticks"] + math.ceil(11 / tracer.configuration["tick_s"])
     wait_until(lambda: leaks() and tracer.status()["ticks"] >= written, 60)
     tracer.kill()
@@ -107,7 +107,7 @@ def test_a_leak_is_one_after_the_restart_as_well(daemon, workload):
     row = tracer.process(program.pid)
     after = wait_until(lambda: leaks(before.keys()), 30)
     assert row["process"]["growth_bytes_per_s"] > 0
-    # A history that had begun anew would have no gap.
+    # A history that had started over would have no gap.
     assert all("not read for" in reason for reason in after.values()), after
     assert len(tracer.events("site.leak")) == len({event["site"] for event in tracer.events("site.leak")})
 
@@ -131,7 +131,7 @@ def test_a_program_that_ends_without_a_daemon_gets_its_last_report(daemon, workl
 
 @pytest.mark.long
 def test_a_program_that_calls_exec_without_a_daemon(daemon, workload):
-    """What was allocated before is reported; the program behind the old pid can be attached to."""
+    """Its earlier allocations are reported; the program that now has the pid can be attached to."""
     program = workload("exec_fork", "exec")
     tracer = daemon()
     tracer.attach(program.pid)
@@ -150,7 +150,7 @@ def test_a_program_that_calls_exec_without_a_daemon(daemon, workload):
 
 
 def test_another_version_is_replaced(daemon, workload):
-    """Its links and maps go, and what it traced is attached to anew."""
+    """Its links and maps are removed, and its processes attached to again."""
     program = workload("many_sites", 23)
     tracer = daemon()
     tracer.attach(program.pid)
@@ -244,7 +244,7 @@ def test_reports_outlive_daemons(daemon, workload, tmp_path):
 
 
 def test_cleanup(daemon, workload):
-    """It removes all that a dead daemon left and says so, and touches nothing of a living one."""
+    """It removes and reports everything of a dead daemon, and touches nothing of a living one."""
     program = workload("churn", 1)
     tracer = daemon()
     tracer.attach(program.pid)
@@ -275,7 +275,7 @@ def test_two_daemons_with_one_directory(daemon, tmp_path):
 
 
 def test_recording_stops_when_no_daemon_comes_back(daemon, workload):
-    """Then frees are missed, so that the next daemon begins anew and says so."""
+    """Frees are then missed, so the next daemon starts over and reports it."""
     program = workload("churn", 1, 1009)
     tracer = daemon(unattended_s=1)
     tracer.attach(program.pid)
@@ -319,7 +319,7 @@ def test_what_does_not_count_any_more_is_attached_to_anew(daemon, workload, what
     after = program.step()
     report = tracer.top_after_tick(program.pid)
     assert report["process"]["live_count"] == after["live_count"] - before["live_count"]
-    # It is said of the process, not of one daemon.
+    # It belongs to the process, not to one daemon.
     tracer.kill()
     tracer.start()
     assert wait_until(lambda: tracer.process(program.pid))["losses"]["begun_anew"] == 1
@@ -353,7 +353,7 @@ def test_an_unmounted_bpffs_is_said_to_be_that(daemon, workload):
 
 
 def tracer_mount() -> Path:
-    """A bpf file system of its own, in which nothing else is pinned."""
+    """A separate bpf file system, in which nothing else is pinned."""
     mount = Path(tempfile.mkdtemp(prefix="bpffs-"))
     subprocess.run(["mount", "-t", "bpf", "bpf", mount], check=True)
     return mount

@@ -16,7 +16,7 @@ from .waiting import wait_until
 from .workloads import Workload, build
 
 INTERVAL_BYTES = 4096
-# What an estimate is seldom off by: its standard errors.
+# The error that an estimate seldom exceeds, in standard errors.
 FAR = 6.0
 
 
@@ -40,7 +40,7 @@ def child_of(pid: int) -> int:
 
 
 def test_the_program_is_traced_from_inside_and_talks_as_ever(run):
-    """Its pipes are its own, its figures are estimated with their errors, and it ends as it wants."""
+    """Its pipes are untouched, its figures are estimates with errors, and it exits as without bpfleakd."""
     tracer, command = run
     program = Workload(command(build("many_sites"), 7))
     try:
@@ -77,7 +77,7 @@ def test_output_and_exit_code_are_those_of_the_command(run, script, exit_code):
 
 
 def test_a_static_program_is_sampled_from_outside(run):
-    """The library cannot be in there; that is said once, and the program is traced all the same."""
+    """The library cannot be preloaded; this is reported once, and the program is traced nevertheless."""
     tracer, command = run
     program = Workload(command(allocator_program("every_function_static"), 1))
     try:

@@ -59,7 +59,7 @@ def java_command() -> list[str | Path]:
 
 
 def python_command() -> list[str | Path]:
-    """CPython, without perf map: the interpreter's C functions are what is on the stack."""
+    """CPython without a perf map: the stack has the interpreter's C functions."""
     directory = build_directory("runtimes", "libsessions.so")
     return ["/usr/bin/python3", SOURCES / "runtimes" / "deep.py", directory]
 
@@ -72,7 +72,7 @@ def need_tool_of(name: str, package: str) -> str:
 
 @pytest.fixture
 def run(tmp_path) -> Iterator[Callable[..., Workload]]:
-    """A factory of running programs. They are killed at the end, and what they left in /tmp is removed."""
+    """A factory of running programs. They are killed at the end, and their files in /tmp are removed."""
     started: list[Workload] = []
 
     def start(*command: str | Path) -> Workload:
@@ -86,7 +86,7 @@ def run(tmp_path) -> Iterator[Callable[..., Workload]]:
             Path(f"/tmp/{name}-{program.pid}.map").unlink(missing_ok=True)
 
 
-# -- what is expected --------------------------------------------------------------------------------------
+# -- expectations ------------------------------------------------------------------------------------------
 
 
 def expect_ledger(report: dict[str, Any], ledger: dict[str, Any]) -> None:
@@ -161,7 +161,7 @@ def test_dotnet(tracer, run):
 
 @pytest.mark.parametrize("perf_map", [True, False])
 def test_names_are_kept_of_a_container_that_ended(tracer, run, perf_map):
-    """In namespaces of its own, which end with it, and its files, its perf map or its socket with them."""
+    """In private namespaces, which end with it, together with its files, its perf map or its socket."""
     # given a program that is process 1 and has a /tmp of its own, where its perf map or its socket is; what
     # is built may lie in our /tmp, so that it gets another place before
     places = f'mount --bind "{BUILD.parent}" /mnt && mount -t tmpfs none /tmp && exec "$@"'
@@ -284,7 +284,7 @@ def test_a_language_that_is_only_recognised(tracer, run):
 
 
 def test_recursion_deeper_than_a_stack_is_kept(tracer, run):
-    """Of 60 turns the innermost frames are kept, the figures are exact, and the cut is called by its name."""
+    """The innermost frames of 60 turns are kept, the figures are exact, and the truncation is named."""
     program = run(*python_command())
     tracer.attach_with_tables(program.pid)
 
@@ -303,7 +303,7 @@ def test_recursion_deeper_than_a_stack_is_kept(tracer, run):
 
 @pytest.fixture
 def library(tmp_path) -> Path:
-    """A copy of a library, in a place of its own."""
+    """A private copy of a library."""
     directory = build_directory("runtimes", "libcatalog.so", "opens_late")
     return Path(shutil.copy2(directory / "libcatalog.so", tmp_path))
 

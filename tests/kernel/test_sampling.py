@@ -86,7 +86,7 @@ def test_estimates_are_right_on_average(sampler, workload, function, sizes, roun
 
 
 def test_frees_take_away_what_the_blocks_added(daemon, workload):
-    """Exact at first, sampled when that is too much, in the middle of it: at the end nothing is left."""
+    """Exact at first, then sampled because of the budget, in mid-flight: at the end nothing remains."""
     program = workload("sampling", "malloc", STACKS, *MIXED)
     tracer = daemon(sampling={"target_events_per_s": 500})
     attach(tracer, program, "auto")

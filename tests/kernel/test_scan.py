@@ -31,7 +31,7 @@ def scan(tracer, pid: int, *options: str) -> dict:
 
 
 def blocks_in(report: dict) -> Counter:
-    """How many blocks there are of each kind and size, of those that are lost."""
+    """The number of lost blocks of each kind and size."""
     return Counter(
         (block["reachability"], block["size_bytes"]) for site in report["sites"] for block in site["blocks"]
     )
@@ -52,7 +52,7 @@ def lost_of(blocks: Counter) -> Counter:
 
 
 def of_sizes(noted: Counter, blocks: Counter) -> Counter:
-    """Without the blocks of the C library, which are of other sizes."""
+    """Without the blocks of the C library, which have other sizes."""
     sizes = {size for _kind, size in noted}
     return Counter({key: count for key, count in blocks.items() if key[1] in sizes})
 
@@ -76,7 +76,7 @@ PROGRAMS = pytest.mark.parametrize("name", ["reachability", "ownership"])
 
 @PROGRAMS
 def test_every_kind(scanned, name):
-    """Each block is of the kind that the workload says."""
+    """Each block has the kind that the workload states."""
     tracer, program, ledger = scanned(name)
 
     report = scan(tracer, program.pid)
@@ -99,10 +99,7 @@ def test_every_kind(scanned, name):
 
 @PROGRAMS
 def test_memcheck_agrees(name):
-    """Of the same program, at the same place: each block is of the kind that valgrind says.
-
-    Without its guesses which pointers into the interior C++ is known for.
-    """
+    """For the same program, at the same place: each block has valgrind's kind."""
     options = ("--leak-check=full", "--show-leak-kinds=all", "--leak-check-heuristics=none")
     ledger, log = run_once([need_tool("valgrind"), *options, build(name)])
 
@@ -114,7 +111,7 @@ def test_memcheck_agrees(name):
     for size, count, words in re.findall(line, log.partition("LEAK SUMMARY")[0]):
         found[kinds[words], number(size) // number(count)] += number(count)
     noted = blocks_noted(ledger)
-    # What a lost block leads into is a loss of its own for memcheck, if it came upon the circle first.
+    # memcheck counts a block below a lost block as directly lost if it visited the circle first.
     assert lost_sizes(found)[1039] == lost_sizes(noted)[1039]
     found, noted = without(found, 1039), without(noted, 1039)
     assert of_sizes(noted, found) == noted
@@ -122,7 +119,7 @@ def test_memcheck_agrees(name):
 
 @PROGRAMS
 def test_leak_sanitizer_agrees(name):
-    """It does not know of possible losses nor of owners of circles, and does not look into mappings."""
+    """It knows neither possible losses nor owners of circles, and does not search mappings."""
     ledger, log = run_once([build(f"{name}-lsan")])
 
     found: Counter = Counter()
@@ -159,7 +156,7 @@ def number(text: str) -> int:
 
 
 def run_once(command: list) -> tuple[dict, str]:
-    """The ledger of a program's one step, and what was written to its stderr."""
+    """The ledger after one step of a program, and its stderr."""
     done = subprocess.run(
         command, input="run\nexit\n", capture_output=True, text=True, timeout=120, check=False
     )
@@ -173,7 +170,7 @@ def test_without_stopping(scanned):
     report = scan(tracer, program.pid, "--no-stop")
 
     noted = blocks_noted(ledger)
-    # What only a register points to seems lost, and what only freed memory points to seems to be in use.
+    # A block that only a register points to seems lost; one that only freed memory points to seems in use.
     expected = lost_of(noted) + Counter({("directly-lost", 1163): 1}) - Counter({("directly-lost", 1171): 1})
     assert report["known_heap_bytes"] == 0
     assert of_sizes(noted, blocks_in(report)) == expected
@@ -182,7 +179,7 @@ def test_without_stopping(scanned):
 
 
 def test_somebody_else_traces_it(daemon, workload):
-    """There can be one tracer: refused, with who it is; without stopping it works."""
+    """A process can have only one tracer: the scan is refused with its name; without stopping it works."""
     program = workload("blocks")
     tracer = daemon()
     tracer.attach(program.pid)
@@ -209,7 +206,9 @@ def test_somebody_else_traces_it(daemon, workload):
 
 @pytest.mark.parametrize("victim", ["program", "daemon"])
 def test_killed_in_the_midst(daemon, workload, victim):
-    """The program: the scan says so, and the daemon goes on. The daemon: the program goes on."""
+    """If the program is killed, the scan reports it and the daemon continues; if the daemon is killed, the
+    program continues.
+    """
     program = workload("many_sites", 101)
     tracer = daemon()
     tracer.attach(program.pid)
@@ -240,7 +239,7 @@ def test_nothing_in_use_is_lost(daemon, workload):
     tracer.attach(program.pid)
     program.step(1)
     known: list[int] = []
-    # Where a thread is in the midst of realloc, what is in use is not known.
+    # If a thread is inside realloc, the blocks in use are unknown.
     while len([size for size in known if size > 0]) < 3:
         assert len(known) < 20
         report = scan(tracer, program.pid, "--stop-limit", "2000")
@@ -252,7 +251,7 @@ def test_nothing_in_use_is_lost(daemon, workload):
 
 
 def test_reachable_of_call_sites(scanned):
-    """`top` has for each call site what the last scan found, and null before it."""
+    """`top` has the last scan's result for each call site, and null before it."""
     tracer, program, _ledger = scanned("ownership")
     before = tracer.top(program.pid)
     assert {(site["reachable"], site["scanned_age_s"]) for site in before["sites"]} == {(None, None)}

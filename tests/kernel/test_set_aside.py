@@ -1,4 +1,4 @@
-"""What goes wrong with one traced process is no matter of the others."""
+"""An error with one traced process does not affect the others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .workloads import Workload
 
 @contextmanager
 def unreadable_mappings(pid: int) -> Iterator[None]:
-    """Whoever reads the mappings of a process meets an I/O error."""
+    """Reading the mappings of a process raises an I/O error."""
     subprocess.run(["mount", "--bind", f"/proc/{pid}/mem", f"/proc/{pid}/maps"], check=True)
     try:
         yield
@@ -41,7 +41,7 @@ def test_a_process_whose_mappings_cannot_be_read_for_a_while(daemon, workload, p
         tracer.attach(process.pid)
 
     with unreadable_mappings(program.pid):
-        program.step()  # it loads a library, whose mappings are to be read
+        program.step()  # it loads a library, so its mappings must be read
         wait_until(lambda: tracer.process(program.pid)["set_aside"])
         assert "Input/output error" in tracer.process(program.pid)["set_aside"]
         ledger = other.step()

@@ -28,7 +28,9 @@ def tracer(request, daemon):
 
 
 def test_processes_that_share_probes_are_counted_apart_and_exactly(tracer, workload):
-    """The first has links of its own, the others share. Each has its truth; a bystander is not touched."""
+    """The first process has its own links, the others share. Each has its own exact counts; a bystander is
+    not touched.
+    """
     bystander = workload("every_function", 1)
     programs = [workload("every_function", threads) for threads in (1, 2, 3)]
     for program in programs:
@@ -57,7 +59,7 @@ def test_processes_that_share_probes_are_counted_apart_and_exactly(tracer, workl
 
 @pytest.mark.long
 def test_the_next_daemon_takes_over_shared_probes(daemon, workload):
-    """What they counted without a daemon is there, and detach takes them out as if it had made them."""
+    """Their counts without a daemon are complete, and detach removes them like its own."""
     programs = [workload("every_function", 1) for _ in range(3)]
     tracer = daemon()
     for program in programs:

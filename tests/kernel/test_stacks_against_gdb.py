@@ -33,7 +33,7 @@ TIMEOUT_S = 60 + WANTED / 10
 
 # gdb takes what lies under the first function of a context for further callers.
 NOT_COMPARED = {"context"}
-# Keeps a lock, for which another thread on the same path would wait for ever.
+# Keeps a lock, which would block another thread on the same path forever.
 ONCE_A_PATH = "dl_iterate_phdr"
 LONGEST_PATH = 9
 
@@ -144,7 +144,8 @@ def test_python(daemon, target, debugger, programs, tmp_path):
     count = WANTED or 100
     preload = f"LD_PRELOAD={programs / 'libsampler.so'}"
     script = Path(__file__).parent.parent / "workloads" / "stacks" / "paths.py"
-    # It states a version whose frames are not read (Py_Version), so that the stack has its own frames.
+    # It states a version whose frames are not read (Py_Version), so the stack has the interpreter's own
+    # frames.
     interpreter = shutil.copy2(Path(sys.executable).resolve(), tmp_path / "interpreter")
     stated, other = (version.to_bytes(8, "little") for version in (sys.hexversion, 0x030800F0))
     assert interpreter.read_bytes().count(stated) == 1

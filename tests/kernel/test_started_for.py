@@ -19,7 +19,7 @@ from .waiting import PATIENCE, wait_until
 from .workloads import Workload
 
 MIB = 1 << 20
-# What step 5 generates: 101 assemblies, dynamic methods and lambdas, each with a method.
+# Step 5 generates 101 assemblies, dynamic methods and lambdas, each with a method.
 GENERATED = {
     "Generated0": 34,
     "Generated1": 34,
@@ -43,7 +43,7 @@ def program(tracer: Daemon, tmp_path: Path) -> Iterator[Workload]:
 
 @pytest.fixture
 def program_with_perf_map(tracer: Daemon, tmp_path: Path) -> Iterator[Workload]:
-    """The same, with a perf map; what it leaves in /tmp is removed at the end."""
+    """The same with a perf map; its files in /tmp are removed at the end."""
     running = Workload(dotnet_command("Leaks", "libleaks.so", perf_map=True), cwd=tmp_path)
     try:
         tracer.attach_with_tables(running.pid)
@@ -112,7 +112,7 @@ def test_a_managed_heap_grows_by_large_arrays(tracer, program):
     """30 arrays made in one method: maps says how much the managed heap grew, commit sites say by whom."""
     ledger = program.step(4)
 
-    # What the run-time counts, of which it commits a little more beforehand.
+    # The runtime's count; it commits a little in advance.
     managed_bytes = ledger["managed_bytes"]
     assert managed_bytes >= 30 * 3 * MIB
     report = named_top(tracer, program.pid, "Leaks.Program.KeepArrays")
@@ -121,7 +121,7 @@ def test_a_managed_heap_grows_by_large_arrays(tracer, program):
     assert largest == "Leaks.Program.KeepArrays"
     committed = sum(site["live_bytes"] for site in commits if site["function"] == largest)
     assert managed_bytes <= committed <= managed_bytes + 4 * MIB
-    # Sampled objects have sites of their own.
+    # Sampled objects have separate sites.
     site = site_of({"sites": commits}, "Leaks.Program.KeepArrays")
     expect_order(site, ("mprotect", "JIT_NewArr1", "Leaks.Program.KeepArrays", "Leaks.Program.Main", *BOTTOM))
     expect_whole(site, "_start")
@@ -133,7 +133,9 @@ def test_a_managed_heap_grows_by_large_arrays(tracer, program):
 
 
 def test_code_that_is_generated_over_and_over(tracer, program):
-    """Assemblies, dynamic methods and compiled lambdas: what grows, by how many methods, and who does it."""
+    """Assemblies, dynamic methods and compiled lambdas: what grows, by how many methods, and which method
+    causes it.
+    """
     program.step(1)
     named_top(tracer, program.pid, "heapmalloc")
     # The methods are known now.
@@ -168,7 +170,7 @@ def test_generated_code_by_its_perf_map(tracer, program_with_perf_map):
             assert modules[name] == expected
         assert sum(module["new_methods"] for module in modules.values()) == len(written)
         assert [name for name in modules if set(name) & set("[]/:`")] == []
-        # What holds the code is mapped anew, too.
+        # The memory of the code is mapped again, too.
         assert maps["uses"]["jit"]["resident_growth_bytes"] > grown_bytes
         grown_bytes = maps["uses"]["jit"]["resident_growth_bytes"]
     assert maps["uses"]["commit"]["resident_growth_bytes"] > 0

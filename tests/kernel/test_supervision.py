@@ -58,7 +58,8 @@ def test_a_matching_program_is_recorded_soon_after_its_exec(daemon, workload):
 
 
 def test_no_stack_from_the_start_of_a_program_lacks_frames_in_silence(daemon, workload):
-    """Its tables may still be in the making: what is not marked as cut goes to the program's start."""
+    """Its tables may still be being built: every stack without a truncation mark reaches the program's start.
+    """
     tracer = daemon(policy=exact("many_sites"))
     program = workload("many_sites", 101)
     for _ in range(5):
@@ -75,7 +76,7 @@ def test_no_stack_from_the_start_of_a_program_lacks_frames_in_silence(daemon, wo
 
 
 def test_a_child_of_a_followed_process_is_traced_with_a_table_of_its_own(daemon, workload):
-    """What it allocates is its own, what it frees of its parent's is not."""
+    """Its allocations belong to it; its frees of inherited blocks do not count."""
     tracer = daemon(policy=exact("lives", follow_children=True))
     program = workload("lives", "child")
     child = program.step()["child_pid"]
@@ -104,7 +105,7 @@ def test_threads_are_no_processes(daemon, workload):
 
 
 def test_after_exec_it_is_another_program(daemon, workload):
-    """The old table ends, the new one has what the new program allocates."""
+    """The old table ends; the new one has the allocations of the new program."""
     tracer = daemon(policy=exact("exec_fork"))
     program = workload("exec_fork", "exec")
     wait_until(lambda: is_traced(tracer, program.pid))
@@ -191,7 +192,7 @@ def test_without_process_events_proc_is_scanned(daemon, workload):
 
 
 def test_manual_goes_before_the_policy(daemon, workload):
-    """Detached by hand it stays detached, also when the policy is read again."""
+    """A manually detached process stays detached, also when the policy is reloaded."""
     tracer = daemon(policy=exact("many_sites"))
     program = workload("many_sites", 23)
     wait_until(lambda: is_traced(tracer, program.pid))
@@ -204,7 +205,7 @@ def test_manual_goes_before_the_policy(daemon, workload):
 
 
 def test_another_policy_holds_after_a_reload(daemon, workload):
-    """SIGHUP: what was traced is let go, what was not is attached."""
+    """SIGHUP: traced processes that no longer match are detached, and new matches are attached."""
     tracer = daemon(policy=exact("many_sites"))
     first, second = workload("many_sites", 23), workload("churn", 2)
     wait_until(lambda: is_traced(tracer, first.pid))

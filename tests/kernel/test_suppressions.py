@@ -1,4 +1,4 @@
-"""What is suppressed in a real program: in no list, in the totals, and by its pattern."""
+"""Suppressed sites of a real program: in no list, in the totals, and by pattern."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_leak_that_is_suppressed(daemon, workload, tmp_path: Path):
     # when it has leaked for a while
     program.step(200)
 
-    # then it is in no list, and all that it holds is told
+    # then it is in no list, and its totals are stated
     shown = json.loads(tracer.control("top", "--pid", program.pid, "--json", "--limit", 0))
     whole = tracer.top(program.pid)
     (leak,) = [site for site in whole["sites"] if site["function"] == "never_freed"]
@@ -72,7 +72,7 @@ sys.stdin.readline()
 
 
 def test_what_the_c_library_keeps(daemon):
-    """In a program that leaks nothing of its own, no list has what the C library and the loader keep."""
+    """A program without leaks: no list has the blocks that the C library and the loader keep."""
     program = subprocess.Popen(
         [sys.executable, "-c", _CALLS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

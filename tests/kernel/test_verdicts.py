@@ -1,4 +1,4 @@
-"""Verdicts on a real program whose truth is known; `make verdicts` has many more."""
+"""Verdicts on a real program with known truth; `make verdicts` has many more."""
 
 from __future__ import annotations
 

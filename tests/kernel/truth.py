@@ -58,7 +58,7 @@ def allocating_function(site: dict[str, Any]) -> str | None:
     """
     if not site["stack"]:
         return short_name(site["function"])
-    # What Python makes C functions do is charged to Python; a ledger has the C functions.
+    # Blocks of C functions that Python calls are charged to Python; a ledger has the C functions.
     frames = [frame for frame in site["stack"] if frame["kind"] != "interpreted"]
     frame = blamed_frame(msgspec.convert(frames, list[Frame], strict=False))
     return short_name(frame.function) if frame else None
@@ -72,7 +72,7 @@ def site_of(report: dict[str, Any], function: str) -> dict[str, Any]:
 
 
 def expect_ledger(report: dict[str, Any], ledger: dict[str, Any]) -> None:
-    """Fail unless the report says what the program did: each function, and nothing but those."""
+    """Fail unless the report equals the program's ledger: each function, and no others."""
     actual = by_function(report)
     expected = {name: dict(figures) for name, figures in ledger["sites"].items()}
     for name, figures in expected.items():

@@ -16,7 +16,7 @@ PATIENCE = float(os.environ.get("PATIENCE", "1"))
 
 
 def wait_until(condition: Callable[[], T], timeout_s: float = 15.0) -> T:
-    """Return the first true value of `condition()`; fail if there is none in time."""
+    """The first true value of `condition()`; fails on a timeout."""
     deadline = time.monotonic() + timeout_s * PATIENCE
     while not (value := condition()):
         assert time.monotonic() < deadline, f"it did not happen within {timeout_s} s"

@@ -84,7 +84,7 @@ class Workload:
         return self._process.poll() is None
 
     def wait_ready(self, timeout_s: float = 10.0) -> None:
-        """Wait until the program says so: what happens from now on is in its ledger."""
+        """Wait until the program reports that it is ready: its ledger begins here."""
         line = self._read_line(timeout_s)
         assert line == "ready", f"{self.command} said {line!r} instead of ready"
 
@@ -113,7 +113,7 @@ class Workload:
         assert self._process.wait(timeout=30) == 0, self._account_of_end()
 
     def errors(self) -> str:
-        """What it has written to its standard error; to be called when it has ended."""
+        """Its standard error; call this when it has ended."""
         return self._process.stderr.read().decode(errors="replace")
 
     def kill(self) -> None:

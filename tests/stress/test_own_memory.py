@@ -1,4 +1,4 @@
-"""The daemon's own memory, over many processes and sites; and what it finds in a copy of itself."""
+"""The daemon's own memory, over many processes and sites; and a daemon that traces a copy of itself."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def descriptors(pid: int) -> int:
 def test_attaching_and_detaching_hundreds_of_times_costs_nothing(
     daemon: Callable[..., Daemon], workload: Callable[..., Workload]
 ):
-    """Neither memory (2 MiB over the warm daemon at most) nor descriptors."""
+    """Neither memory (at most 2 MiB above the warm daemon) nor descriptors."""
     tracing = daemon()
     client = DaemonClient(tracing.socket)
     program = workload("churn", 1, 1_000)
@@ -84,7 +84,9 @@ def test_tens_of_thousands_of_sites_are_forgotten_with_their_process(
 
 
 def test_it_traces_a_copy_of_itself(daemon: Callable[..., Daemon], workload: Callable[..., Workload]):
-    """Which goes on tracing exactly, while its own blocks are counted; itself it refuses."""
+    """The copy continues to trace exactly while its own blocks are counted; the daemon refuses to trace
+    itself.
+    """
     watched, watching = daemon(), daemon()
     program = workload("every_function", 2)
     watching.attach(watched.pid)

@@ -1,4 +1,4 @@
-"""Targets that end, exec and fork in the middle of every step of attach and detach."""
+"""Targets that exit, exec and fork during every step of attach and detach."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ENDS = {"exit": 7, "kill": -signal.SIGKILL, "exec": 7, "fork": 7, "vfork": 7}
 
 
 def one_round(client: DaemonClient, restless: Path, dice: random.Random) -> str | None:
-    """Attach, and maybe detach, while the program does what it does; return what was wrong, if anything."""
+    """Attach, and maybe detach, while the program runs; returns what went wrong, if anything."""
     what = dice.choice(list(ENDS))
     delay_s = dice.uniform(0, LATEST_S) if dice.random() < 0.8 else 0.0
     program = subprocess.Popen([restless, what, str(int(delay_s * 1e6))])

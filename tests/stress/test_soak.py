@@ -31,9 +31,9 @@ STARTS_PER_S = 60
 WARM_UP_SHARE = 0.25
 GROWTH_MAX_BYTES = 8 * MIB
 DESCRIPTORS_MAX = 16
-# The files of processes that ended stay open until so many others were read (symbols/module_cache.py).
+# Files of ended processes stay open until enough others were read (symbols/module_cache.py).
 MODULES_MAX = 64
-# Of the processes that last for two seconds.
+# For the processes that last for two seconds.
 ATTACHED_MIN = 0.9
 
 

@@ -38,7 +38,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory, package: Path) -> Iterator
     container = Container(tmp_path_factory.mktemp("machine"))
     try:
         container.boot()
-        # The machine has a /tmp of its own, and the checkout may be in this one's.
+        # The container has its own /tmp, and the checkout may be in this machine's.
         container.give(package, "/root/bpfleakd.deb")
         packages = [
             container.give(file, f"/root/{file.name}") for file in sorted(_DEPENDENCIES.glob("*.deb"))
@@ -60,7 +60,7 @@ def install(machine: Container, *packages: str | Path) -> str:
 
 @pytest.fixture
 def service(machine: Container) -> Iterator[Service]:
-    """The installed service, just started by hand; its configuration and programs are gone afterwards."""
+    """The installed service, just started; its configuration and programs are removed afterwards."""
     if not machine.path("/usr/bin/bpfleakd").exists():
         install(machine, "/root/bpfleakd.deb")
     service = Service(machine)

@@ -64,7 +64,7 @@ class Container:
             (self._directory / name).mkdir()
         layers = f"lowerdir=/,upperdir={self._directory}/upper,workdir={self._directory}/work"
         _run("mount", "-t", "overlay", "-o", layers, "overlay", str(self.root))
-        # A machine of its own, and one whose packages may start their services.
+        # A container whose packages may start their services.
         (self.root / "etc/machine-id").write_text("")
         (self.root / "usr/sbin/policy-rc.d").unlink(missing_ok=True)
         self.bpffs.mkdir()
@@ -82,7 +82,7 @@ class Container:
             time.sleep(0.05)
 
     def stop(self) -> None:
-        """Power it off and remove what was made for it."""
+        """Power it off and remove its files."""
         if self._nspawn is not None and self._nspawn.poll() is None:
             self._nspawn.send_signal(signal.SIGTERM)
             try:
@@ -101,7 +101,7 @@ class Container:
     # -- its commands --------------------------------------------------------------------------------------
 
     def run(self, *command: str | Path, timeout_s: float = _COMMAND_TIMEOUT_S) -> str:
-        """Run a command as root and return what it printed. Raises CommandFailed."""
+        """Run a command as root and return its output. Raises CommandFailed."""
         texts = [str(part) for part in command]
         done = subprocess.run(
             [*self.entrance(), *texts],
@@ -119,7 +119,7 @@ class Container:
         return done.stdout
 
     def entrance(self) -> list[str]:
-        """What to put before a command for it to run in the container."""
+        """The command prefix that enters the container."""
         return ["nsenter", "--target", str(self._leader), "--all", "--"]
 
     def pid_here(self, pid: int) -> int:
@@ -150,8 +150,8 @@ class Container:
     # -- inside --------------------------------------------------------------------------------------------
 
     def _command(self) -> list[str]:
-        # nspawn makes control groups below the one it is in, and the network is where it comes from: with
-        # --private-network it would mount another /sys, without tracefs.
+        # nspawn makes control groups below its own, and keeps the network: with --private-network it would
+        # mount another /sys, without tracefs.
         enter = "".join(f"echo $$ >{cgroup}/cgroup.procs && " for cgroup in self._cgroups)
         nspawn = [
             "systemd-nspawn",

@@ -1,4 +1,4 @@
-"""The Debian package: built from this checkout, with what it depends on."""
+"""The Debian package, built from this checkout, with its dependencies."""
 
 from __future__ import annotations
 

@@ -17,13 +17,13 @@ UNIT = "bpfleakd.service"
 _RUNTIME_DROP_INS = f"/run/systemd/system/{UNIT}.d"
 CONFIG = "/etc/bpfleakd/config.yaml"
 
-# Only what a test attaches to by hand is traced.
+# Only processes that a test attaches to are traced.
 BY_HAND = 'policy: {default: "off"}\n'
 
 
 @dataclass
 class Service:
-    """The service, and programs for it to trace, in units of their own."""
+    """The service, and programs for it to trace, in separate units."""
 
     machine: Container
 
@@ -45,7 +45,7 @@ class Service:
         return self.pid
 
     def start_with(self, drop_in: str = "", configuration: str = BY_HAND) -> None:
-        """Start it anew, with lines of the unit's changed, and another configuration than the packaged."""
+        """Restart it with changed lines of the unit, and another configuration than the packaged one."""
         self.machine.run("rm", "-rf", _RUNTIME_DROP_INS)
         if drop_in:
             self.machine.write(f"{_RUNTIME_DROP_INS}/test.conf", f"[Service]\n{drop_in}\n")
@@ -59,7 +59,7 @@ class Service:
             raise CommandFailed(["systemctl", "start", UNIT], failure.exit_code, self.journal()) from failure
 
     def journal(self) -> str:
-        """What it and systemd wrote since the machine booted."""
+        """Its and systemd's log since the boot."""
         self.machine.run("journalctl", "--sync")
         return self.machine.run("journalctl", "--unit", UNIT, "--output", "cat", "--no-pager", "--all")
 
@@ -68,7 +68,7 @@ class Service:
         lines = [json.loads(line) for line in self.journal().splitlines() if line.startswith("{")]
         return [line for line in lines if line["event"] == name]
 
-    # -- what it traces ------------------------------------------------------------------------------------
+    # -- programs to trace ---------------------------------------------------------------------------------
 
     def control(self, *arguments: str | int) -> str:
         """Run bpfleakctl as root."""
@@ -91,7 +91,7 @@ class Service:
     def stop_programs(self) -> None:
         self.systemctl("kill", "--signal", str(int(signal.SIGKILL)), "program-*.service")
 
-    # -- what is left of it --------------------------------------------------------------------------------
+    # -- what remains of it --------------------------------------------------------------------------------
 
     def kernel_objects(self) -> KernelObjects:
         """The BPF objects that are the daemon's now."""

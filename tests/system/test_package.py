@@ -26,7 +26,9 @@ def without_package(machine: Container) -> Iterator[Service]:
 
 
 def traces(machine: Container) -> set[str]:
-    """What of ours is in the file system: names and contents of whatever begins with our name."""
+    """The package's traces in the file system: names and contents of everything whose name begins with
+    bpfleak.
+    """
     found = machine.run("find", "/", "-xdev", "-name", "bpfleakd*", "-not", "-path", f"{CHECKOUT}/*")
     ours = ("/etc/", "/usr/", "/var/lib/bpfleakd", "/var/cache/", "/run/bpfleakd", "/lib/")
     return {path for path in found.splitlines() if path.startswith(ours)}
@@ -51,7 +53,8 @@ def test_an_installed_package_is_a_running_service(without_package: Service):
 def test_an_upgrade_goes_on_with_the_configuration_and_the_tables(
     without_package: Service, package: Path, leaker: str
 ):
-    """Another daemon runs afterwards, with what the administrator wrote and what the last one traced."""
+    """A new daemon runs afterwards, with the administrator's configuration, and adopts the traced processes.
+    """
     machine = without_package.machine
     install(machine, PACKAGE)
     without_package.start_with(configuration=BY_HAND)

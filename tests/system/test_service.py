@@ -29,7 +29,7 @@ def status_text(service: Service) -> str:
 
 
 def attach(service: Service, program: str) -> int:
-    """Trace a program of nobody's; returns its pid."""
+    """Trace a program of the user nobody; returns its pid."""
     pid = service.start_program(program)
     service.control("attach", pid)
     return pid
@@ -39,7 +39,7 @@ def attach(service: Service, program: str) -> int:
 
 
 def test_it_finds_a_leak_and_its_status_says_so(service: Service, leaker: str):
-    """In a program that only its user may read, with a line of source; systemd shows what is going on."""
+    """In a program that only its user may read, with the source line; systemd shows the status."""
     assert status_text(service) == "0 traced, 0 growing, 0 lost"
     pid = attach(service, leaker)
     wait_until(lambda: status_text(service) == "1 traced, 1 growing, 0 lost")
@@ -50,7 +50,7 @@ def test_it_finds_a_leak_and_its_status_says_so(service: Service, leaker: str):
 
 
 def test_a_scan_works_within_the_sandbox(service: Service, leaker: str):
-    """It holds the program by ptrace and reads all of its memory: nothing points to what it leaks."""
+    """It stops the program with ptrace and reads all of its memory: nothing points to the leaked blocks."""
     pid = attach(service, leaker)
     wait_until(lambda: service.top(pid)["sites"])
     report = json.loads(service.control("scan", "--pid", pid, "--older-than", "0", "--json"))
@@ -69,7 +69,7 @@ def test_the_sandbox_leaves_it_no_more_than_it_needs(service: Service):
 
 
 def test_perf_maps_are_read_in_spite_of_its_own_tmp(service: Service):
-    """PrivateTmp gives the daemon another /tmp than the program whose JIT code is named there."""
+    """PrivateTmp gives the daemon another /tmp than the program, whose perf map is there."""
     jit = service.machine.give(build("jit"), "/root/jit")
     program = Workload([*service.machine.entrance(), jit])
     try:
@@ -104,7 +104,7 @@ def test_without_sys_admin_it_works_where_the_unit_says_so(service: Service, lea
     wait_until(lambda: any(site["function"] == "leak_here" for site in service.top(pid)["sites"]))
 
 
-# -- who may use it ----------------------------------------------------------------------------------------
+# -- access ------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -117,7 +117,7 @@ def user(machine: Container, name: str, *groups: str) -> Iterator[str]:
 
 
 def test_the_group_may_trace_and_others_are_told_the_way(service: Service, leaker: str):
-    """The socket is root's and the group's; the log has who asked."""
+    """The socket belongs to root and the group; the log has the users."""
     status = service.machine.run("stat", "--format=%U:%G %a", "/run/bpfleakd/bpfleakd.sock")
     assert status.strip() == "root:bpfleakd 660"
     pid = service.start_program(leaker)
@@ -146,7 +146,7 @@ def test_reload_takes_a_changed_configuration_over(service: Service):
 
 
 def test_reload_refuses_a_wrong_configuration(service: Service):
-    """systemctl fails, the journal has the line, and the daemon goes on."""
+    """systemctl fails, the journal has the line, and the daemon continues."""
     pid = service.pid
     service.machine.write(CONFIG, BY_HAND + "tick: 3\n")
     with pytest.raises(CommandFailed):
@@ -205,7 +205,7 @@ def live_count(service: Service, pid: int) -> int:
 
 
 def test_kill_9_is_repaired(service: Service, leaker: str):
-    """By a new daemon on the same socket that goes on with what the killed one traced."""
+    """A new daemon on the same socket adopts what the killed one traced."""
     pid = service.pid
     program = attach(service, leaker)
     before = wait_until(lambda: live_count(service, program))
@@ -229,7 +229,7 @@ def test_a_restart_goes_on_with_what_was_traced(service: Service, leaker: str):
 
 
 def test_stop_leaves_nothing(service: Service, leaker: str):
-    """No process, no pin, no BPF object, no socket, while what was traced runs on."""
+    """No process, pin, BPF object or socket remains, while the traced program continues."""
     pid = attach(service, leaker)
     objects = service.kernel_objects()
     assert objects

@@ -1,1 +1,1 @@
-"""What only other kernels show: `make test-vm` runs it in qemu."""
+"""Tests of what differs between kernels: `make test-vm` runs them in qemu."""

@@ -20,7 +20,7 @@ from ..kernel.truth import by_function, expect_ledger, expect_no_losses, names
 
 THREADS = 48
 SITES = 32
-# Of each thread.
+# Per thread.
 BLOCKS = int(os.environ.get("PREEMPTION_BLOCKS", "100"))
 INTERVAL_BYTES = 4096
 # The daemon's exit code if the kernel has not got a way to attach.
@@ -38,7 +38,7 @@ def depth_of(site: int) -> int:
     return site * 7 % 24
 
 
-# What the daemon takes by itself, and every way there is.
+# The daemon's choice, and every available method.
 WAYS = [("auto", "auto"), *((method, walker) for method in AttachMethod for walker in WalkerKind)]
 
 
@@ -66,7 +66,7 @@ def tracer(request, tmp_path_factory):
 
 
 def test_the_best_way_is_taken(tracer):
-    """The one asked for; otherwise nothing better was passed over but for what this kernel has not got."""
+    """The configured one; otherwise the best one that this kernel has."""
     configured = tracer.configuration["attach_method"], tracer.configuration["walker"]
     (loaded,) = tracer.events("kernel.loaded")
     print("attached by", loaded["method"], "with", loaded["walker"])
@@ -115,7 +115,7 @@ def test_a_second_process_is_right_and_what_is_sampled(tracer, workload):
 
 
 def was_without_memory(report: dict) -> bool:
-    """Whether the kernel had none at hand for what was to be recorded, which may be on PREEMPT_RT alone."""
+    """Whether the kernel had no memory at hand for a record, which may happen on PREEMPT_RT only."""
     missed = {reason: count for reason, count in report["losses"].items() if count}
     if missed:
         print("missed:", missed)
@@ -123,7 +123,7 @@ def was_without_memory(report: dict) -> bool:
 
 
 def expect_right(report: dict, ledger: dict) -> None:
-    """Exact. Where the kernel had no memory at hand: nothing invented, and what is missing is counted."""
+    """Exact. If the kernel had no memory at hand: nothing is invented, and what is missing is counted."""
     if not was_without_memory(report):
         expect_no_losses(report)
         expect_ledger(report, ledger)

@@ -1,7 +1,4 @@
-"""Walks pseudo-random call paths through the interpreter and back, for ever, once a line has been read.
-
-From Python into C and from C into Python: sorting, regular expressions, JSON, SQLite, ctypes, threads.
-"""
+"""Walks pseudo-random call paths through the interpreter and back, forever, once a line has been read."""
 
 import ctypes
 import functools

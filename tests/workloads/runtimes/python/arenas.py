@@ -1,9 +1,4 @@
-"""Fills Python's object heap when it is told, and says how many arenas it has.
-
-    python3 arenas.py
-
-Prints its pid and, after each line that it reads, the arenas there are, by sys._debugmallocstats.
-"""
+"""Fills Python's object heap on request, and prints how many arenas it has."""
 
 import os
 import re
@@ -14,7 +9,7 @@ kept = []
 
 
 def arenas():
-    """What Python itself says that it has."""
+    """Python's own count of its arenas."""
     with tempfile.TemporaryFile() as file:
         saved = os.dup(2)
         os.dup2(file.fileno(), 2)

@@ -246,7 +246,7 @@ def tasks():
 
 
 def resumed():
-    """A chain of awaits that was suspended: the event loop goes on with all of it."""
+    """A chain of awaits that was suspended: the event loop resumes all of it."""
 
     async def inner():
         await asyncio.sleep(0)

@@ -27,7 +27,7 @@ class Order:
 
 
 def render(number):
-    """Garbage, and most of what is allocated."""
+    """Garbage, and most of the allocations."""
     return "".join([f"<li>{number} {line}</li>" for line in range(200)])
 
 
@@ -55,7 +55,7 @@ def add_handler(number):
 
 
 def cache_page(number):
-    """A cache that is full: what comes throws out what is oldest."""
+    """A full cache: each new entry replaces the oldest."""
     bounded[number] = Order(number)
     while len(bounded) > 3000:
         bounded.popitem(last=False)
