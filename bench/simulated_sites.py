@@ -34,6 +34,7 @@ __all__ = [
     "start_up",
     "steps",
     "stopping",
+    "vector",
     "warm_up",
     "zipf_cache",
 ]
@@ -98,6 +99,18 @@ def growing_block(interval_s: float, more_bytes: float = 4096) -> Make:
     def make(random: Random, until_s: float) -> Blocks:
         times_s = np.arange(random.uniform(0, interval_s), until_s + 2 * interval_s, interval_s)
         return Blocks.of(times_s, interval_s, more_bytes * np.arange(1, len(times_s) + 1))
+
+    return make
+
+
+def vector(bytes_per_s: float, factor: float, first_bytes: float = 4096) -> Make:
+    """A buffer that is filled evenly; whenever it is full it becomes `factor` times as large."""
+
+    def make(_random: Random, until_s: float) -> Blocks:
+        count = int(np.ceil(np.log(2 * until_s * bytes_per_s / first_bytes) / np.log(factor)))
+        sizes_bytes = first_bytes * factor ** np.arange(count + 1)
+        full_s = sizes_bytes / bytes_per_s
+        return Blocks.of(np.concatenate([[0.0], full_s[:-1]]), np.diff(full_s, prepend=0.0), sizes_bytes)
 
     return make
 

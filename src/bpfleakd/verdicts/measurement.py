@@ -45,7 +45,7 @@ from bpfleakd.verdicts.rises import (
 from bpfleakd.verdicts.site_histories import Flags, SiteHistories, chosen
 from bpfleakd.verdicts.survival import Survival
 
-__all__ = ["LEAK_AFTER_S", "START_UP_S", "persistence_of"]
+__all__ = ["LEAK_AFTER_S", "START_UP_S", "STEPS_ENOUGH", "persistence_of"]
 
 # A filling cache cannot be distinguished from a leak until it stops. This is how long growth must last to be
 # called a leak, unless configured: a mere convention.
@@ -57,7 +57,7 @@ _WINDOWS = 4
 # Evidence: this many effective steps with enough blocks, or a few more steps with enough bytes.
 _STEPS_MIN = 3.5
 _RISES_MIN = 3
-_STEPS_ENOUGH = 5.0
+STEPS_ENOUGH = 5.0
 _BLOCKS_ENOUGH = 20.0
 _BYTES_ENOUGH = 16 << 10
 _SURVIVORS_ENOUGH = 20.0
@@ -217,7 +217,7 @@ class _Measurement:
         evident = []
         for rise, number, enough in zip((of_bytes, of_count), rises, is_more, strict=True):
             steps = np.minimum(rise.steps, number)
-            is_much = (steps >= _STEPS_ENOUGH) & (of_bytes.gain >= _BYTES_ENOUGH)
+            is_much = (steps >= STEPS_ENOUGH) & (of_bytes.gain >= _BYTES_ENOUGH)
             is_evident = (steps >= _STEPS_MIN) & (is_much | has_blocks)
             evident.append(is_evident & enough & is_even(rise))
         for index, curve in enumerate(values):
@@ -303,7 +303,7 @@ class _Measurement:
         fate = survival.fate(start_s, end_s)
         window_s = np.maximum(end_s - start_s, 1e-3)
         per_s = rise.gain / window_s
-        persists = (window_s >= self._leak_after_s) & is_even(rise) & (rise.steps >= _STEPS_ENOUGH)
+        persists = (window_s >= self._leak_after_s) & is_even(rise) & (rise.steps >= STEPS_ENOUGH)
         # Blocks are counted one by one here, so shares need no test.
         persists &= (rise.gain >= _SURVIVORS_ENOUGH * self._weight) & (rise.first_third >= THIN_THIRD)
         persists &= ~speeds_up(rise) & self._may_grow_by(per_s) & self._goes_on(survival, per_s, end_s)

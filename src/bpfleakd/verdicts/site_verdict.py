@@ -47,7 +47,7 @@ from numpy.typing import NDArray
 from bpfleakd.model.verdict import VERDICTS, SiteVerdict
 from bpfleakd.units import human_bytes, human_duration, human_rate
 from bpfleakd.verdicts.envelope import Row
-from bpfleakd.verdicts.measurement import START_UP_S
+from bpfleakd.verdicts.measurement import START_UP_S, STEPS_ENOUGH
 from bpfleakd.verdicts.persistence import Persistence
 from bpfleakd.verdicts.rises import is_more_than_a_list
 
@@ -322,6 +322,8 @@ def _why_growing(m: Persistence, site: int) -> str:
         return f"{grown}: too little to tell it from a list of limited length"
     if m.slows[site]:
         return f"{grown}, but ever more slowly, as a cache fills"
+    if m.steps[site] < STEPS_ENOUGH:
+        return f"{grown}, as much as in {m.steps[site]:.0f} equal steps: too few to call a leak"
     return f"{grown}, too irregular or too recent to call a leak"
 
 

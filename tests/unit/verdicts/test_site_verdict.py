@@ -54,6 +54,20 @@ def test_leaks_are_found_in_a_minute(name: str) -> None:
         assert verdict.confidence >= 0.5
 
 
+@pytest.mark.parametrize(("factor", "at_s"), [(1.125, 120.0), (1.5, 600.0)])
+def test_a_buffer_that_is_filled_for_ever_is_a_leak_after_some_steps(factor: float, at_s: float) -> None:
+    """The larger the steps, the later."""
+    for verdict in verdicts(sites.vector(10_000, factor), at_s, 3 * at_s):
+        assert verdict.verdict is Verdict.LEAK, verdict
+        assert verdict.leak_bytes_per_s == pytest.approx(10_000, rel=0.4)
+
+
+def test_a_buffer_that_doubles_is_not_told_from_a_table_that_fills() -> None:
+    for verdict in verdicts(sites.vector(10_000, 2.0), 120.0, 600.0, 1_800.0):
+        assert verdict.verdict is Verdict.GROWING
+        assert verdict.reason.endswith(" equal steps: too few to call a leak")
+
+
 @pytest.mark.parametrize("name", CLEAN)
 def test_what_is_clean_is_never_called_a_leak(name: str) -> None:
     """At no time within three minutes, looked at every ten seconds."""
