@@ -26,7 +26,7 @@ _SEND_TIMEOUT_S = 1.0
 
 
 def systemd_directory(variable: str, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The directory that the unit's CacheDirectory= or the like created: CACHE_DIRECTORY (systemd.exec(5))."""
+    """The directory that CacheDirectory= or the like of the unit created: see systemd.exec(5)."""
     first = environ.get(variable, "").partition(":")[0]
     return Path(first) if first.startswith("/") else None
 
