@@ -1,4 +1,4 @@
-"""What every unit test can rely on."""
+"""Settings for all unit tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import structlog
 from hypothesis import settings
 
-# How long an example takes says something of the machine only.
+# The time of an example depends on the machine only.
 settings.register_profile("bpfleakd", deadline=None)
 settings.load_profile("bpfleakd")
 

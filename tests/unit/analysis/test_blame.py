@@ -1,4 +1,4 @@
-"""Who is to blame: the first frame whose author decided to allocate."""
+"""Blame: the first frame whose author decided to allocate."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def is_passed_over(frame: Frame) -> bool:
 
 
 def test_the_caller_of_malloc() -> None:
-    """The simplest stack: whoever called malloc."""
+    """The simplest stack: the caller of malloc."""
     leak = native("leak")
     assert blamed_frame([MALLOC, leak, MAIN, native("_start")]) is leak
 
@@ -168,7 +168,7 @@ def test_code_of_rusts_library_for_a_type_of_the_program() -> None:
     ],
 )
 def test_functions_that_decide(function: str) -> None:
-    """What a program defines is to blame, whatever types its signature names."""
+    """Functions that a program defines are blamed, whatever types their signatures name."""
     assert not is_passed_over(native(function))
 
 
@@ -190,7 +190,7 @@ def test_functions_that_decide(function: str) -> None:
     ],
 )
 def test_a_c_library_inside_the_program(function: str) -> None:
-    """Linked statically it has no file of its own, as its allocator has none: names tell it."""
+    """Statically linked, it has no separate file, and neither has its allocator: names identify it."""
     malloc, leak = native("malloc", "shop"), native("leak", "shop")
     assert blamed_frame([malloc, native(function, "shop"), leak]) is leak
     # A function of that name elsewhere is the program's own.
@@ -202,7 +202,7 @@ def test_a_c_library_inside_the_program(function: str) -> None:
     "function", ["__cxx_global_var_init", "open_cart", "printf_cart", "glob(int)", "_start_shop"]
 )
 def test_functions_beside_a_static_c_library(function: str) -> None:
-    """What only looks like it is the program's."""
+    """Functions with merely similar names belong to the program."""
     own = native(function, "shop")
     assert blamed_frame([native("malloc", "shop"), own, MAIN]) is own
 
@@ -234,7 +234,9 @@ int main(int n, char **) { return shop::run(n); }
 
 
 def test_what_a_compiler_makes_of_cpp(tmp_path: Path) -> None:
-    """Of every function of a real program the mangled name says whose it is; the readable one must too."""
+    """For every function of a real program, the mangled name shows its owner; the readable name must show the
+    same.
+    """
     program = compiled(tmp_path, CPP, "-O0", suffix=".cpp")
     mangled = output_of("nm", "--defined-only", "-p", program).splitlines()
     readable = output_of("nm", "--defined-only", "-p", "-C", program).splitlines()
@@ -268,12 +270,12 @@ class TestWholeStacks:
         assert blamed_frame(stack) is leak
 
     def test_an_inlined_function_of_the_program(self) -> None:
-        """Being inlined is no excuse."""
+        """An inlined function is blamed like any other."""
         leak = native("shop::leak", inlined=True)
         assert blamed_frame([MALLOC, leak, MAIN]) is leak
 
     def test_a_stripped_program(self) -> None:
-        """A frame of the program is to blame even where it has no name."""
+        """A frame of the program is blamed even without a name."""
         stripped = native(None)
         assert blamed_frame([MALLOC, stripped, native("exported")]) is stripped
 
@@ -283,7 +285,7 @@ class TestWholeStacks:
         assert blamed_frame([MALLOC, method, native("RunMain", "libcoreclr.so")]) is method
 
     def test_the_garbage_collector_works_for_who_allocates(self) -> None:
-        """What it commits is the method's that made the array, not the collector's."""
+        """Its commits are charged to the method that made the array, not to the collector."""
         method = jit("Shop.Program.KeepArrays", "Shop")
         stack = [
             native("mprotect", "libc.so.6"),
@@ -325,7 +327,7 @@ class TestWholeStacks:
             assert blamed_frame([MALLOC, passed_over, method, MAIN]) is method
 
     def test_a_run_time_on_its_own_account(self) -> None:
-        """Where no code of the program called it, it is to blame itself."""
+        """If no code of the program called it, the runtime itself is blamed."""
         compiler = native("Compiler::compCompile(void**)", "libclrjit.so")
         stack = [
             MALLOC,
@@ -402,7 +404,8 @@ class TestWholeStacks:
         ],
     )
     def test_native_code_that_the_program_called(self, called_by: list[Frame]) -> None:
-        """A library of its own that leaks is to blame itself, whatever runs the method that called it."""
+        """A leaking library of the program is blamed itself, whatever runtime runs the method that called it.
+        """
         leak = native("remember", "libsessions.so")
         stack = [MALLOC, leak, *called_by, jit("java.lang.Thread.run"), native(None, "libjvm.so")]
         assert blamed_frame(stack) is leak
@@ -419,12 +422,12 @@ class TestWholeStacks:
         assert blamed_frame([MALLOC, own, native(None, "libjvm.so"), begins]) is own
 
     def test_a_host_of_a_run_time(self) -> None:
-        """A native program that starts one called it: that is no managed method to name in its place."""
+        """A native program that starts a runtime called it; no managed method replaces it."""
         starting = native("coreclr_initialize", "libcoreclr.so")
         assert blamed_frame([MALLOC, starting, MAIN, jit("Shop.Program.Main", "Shop")]) is starting
 
     def test_an_address_that_nobody_knows(self) -> None:
-        """What it is cannot be said, but the walk came by there: it is not skipped."""
+        """Its owner is unknown, but the walk passed it: it is not skipped."""
         nobody = unknown()
         assert blamed_frame([MALLOC, nobody, MAIN]) is nobody
 
@@ -435,16 +438,16 @@ class TestWholeStacks:
         assert blamed_frame([MALLOC, outermost, native(None, "libc.so.6")]) is outermost
 
     def test_nothing_with_a_name(self) -> None:
-        """Of tools without names the outermost."""
+        """Of tools without names, the outermost one."""
         frames = [native(None, "libc.so.6"), native(None, "libc.so.6", 0x23)]
         assert blamed_frame(frames) is frames[-1]
 
     def test_only_the_allocator(self) -> None:
-        """A walk that ended at once blames what it has."""
+        """A walk that ended at once blames the frame that it has."""
         assert blamed_frame([MALLOC]) is MALLOC
 
     def test_no_stack(self) -> None:
-        """A stack that was lost has nobody to blame."""
+        """A lost stack blames nothing."""
         assert blamed_frame([]) is None
 
 
@@ -464,7 +467,7 @@ class TestWholeStacks:
     ],
 )
 def test_gos_tools(function: str) -> None:
-    """The runtime, and packages that work for whoever calls them."""
+    """The runtime, and packages that work for their callers."""
     leak = native("example.org/shop/store.(*Orders).Remember")
     assert blamed_frame([native(function), leak, native("runtime.goexit")]) is leak
 
@@ -473,7 +476,7 @@ def test_gos_tools(function: str) -> None:
     "function", ["net/http.(*conn).serve", "main.remember", "runtimes.Load", "stringset.Add"]
 )
 def test_gos_other_packages(function: str) -> None:
-    """A server keeps what it takes; names that only begin alike are of programs."""
+    """A server keeps what it allocates; names that only begin alike belong to programs."""
     leak = native(function)
     assert blamed_frame([native("runtime.makeslice"), leak, native("main.main")]) is leak
 
@@ -486,7 +489,7 @@ def test_a_stack_of_gos_tools_alone() -> None:
 
 @given(function=st.text(st.sampled_from("<>()[]{}:- &*~,oprato std::new"), max_size=60))
 def test_any_name(function: str) -> None:
-    """Names come from files of anybody: whatever is in one, somebody is to blame."""
+    """Names come from any file: whatever a name contains, some function is blamed."""
     assert blamed_frame([MALLOC, native(function), MAIN]) is not None
 
 
@@ -548,7 +551,7 @@ ORDER = native("order", "shop")
 
 
 def test_the_internal_function_of_a_stripped_library() -> None:
-    """The function that it exports says more; beyond the library's border it is somebody else."""
+    """The exported function says more; beyond the library's border, the code belongs to another module."""
     frames = [MALLOC, INTERNAL, READ_MEMORY, ORDER, MAIN]
     assert named_in_library(frames, INTERNAL) is READ_MEMORY
     assert named_in_library(frames, READ_MEMORY) is READ_MEMORY
@@ -560,7 +563,7 @@ def test_the_internal_function_of_a_stripped_library() -> None:
 
 
 def test_who_called_a_library() -> None:
-    """The first function outside of libraries, runtimes and tools; of the program itself, nobody."""
+    """The first function outside of libraries, runtimes and tools; none for the program's own code."""
     start = native("_start", "shop")
     template = native("std::function<void ()>::operator()() const", "shop")
     frames = [MALLOC, INTERNAL, READ_MEMORY, template, ORDER, MAIN, start]

@@ -1,4 +1,4 @@
-"""Who keeps blocks: the innermost caller that no stack shares which gives back what it gets."""
+"""The function that keeps blocks: the innermost caller not shared with stacks that free theirs."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def kept_by(stack: list[int], *given_back: list[int]) -> str | None:
 
 
 def test_without_others_it_is_who_is_blamed() -> None:
-    """The innermost frame that is no tool of its caller."""
+    """The innermost frame that is not a tool of its caller."""
     assert kept_by([MALLOC, WRAPPER, GUILTY, MAIN]) == "make_room"
     assert kept_by([]) is None
 
 
 def test_a_wrapper_that_others_use_is_not_to_blame() -> None:
-    """Through the same call somebody gets blocks and gives them back."""
+    """Other callers get blocks by the same call and free them."""
     assert kept_by([MALLOC, WRAPPER, GUILTY, MAIN], [MALLOC, WRAPPER, INNOCENT, MAIN]) == "guilty"
 
 
@@ -46,7 +46,7 @@ def test_another_call_in_the_same_wrapper_says_nothing() -> None:
 
 
 def test_wrappers_of_wrappers() -> None:
-    """As far out as there is somebody who gives back."""
+    """Outwards as long as there are callers that free their blocks."""
     stack = [MALLOC, WRAPPER, 0x21, 0x22, GUILTY, MAIN]
     assert kept_by(stack, [MALLOC, WRAPPER, 0x25], [MALLOC, WRAPPER, 0x21, 0x22, INNOCENT]) == "guilty"
     assert kept_by(stack, [MALLOC, WRAPPER, 0x21, 0x25]) == "f22"
@@ -68,7 +68,7 @@ def test_inlined_functions_share_an_address() -> None:
 
 
 def test_a_stack_that_is_all_shared() -> None:
-    """If it is the beginning of one that gives back (it was cut short), there is nobody further out."""
+    """If it is the beginning of a (truncated) stack that frees, no caller further out is known."""
     assert kept_by([MALLOC, WRAPPER], [MALLOC, WRAPPER, INNOCENT]) == "make_room"
 
 
@@ -110,13 +110,13 @@ def test_names_that_leave_no_doubt(name: str) -> None:
     ["alloc_session", "allocate_table", "realloc_growth", "dup_request", "itemAlloc", "roomAllocate"],
 )
 def test_names_that_say_what_for(name: str) -> None:
-    """They are of a function that decides."""
+    """They belong to functions that decide."""
     stack = [frame(MALLOC), frame(WRAPPER, function=name), frame(GUILTY), frame(MAIN)]
     assert charged_frame(stack, Callers()) == stack[1]
 
 
 def test_rules_go_first() -> None:
-    """What is skipped is never charged, and nobody beyond what is to stop at."""
+    """Functions to skip are never charged, and no caller beyond a function to stop at."""
     stack = [frame(a) for a in (MALLOC, WRAPPER, GUILTY, MAIN)]
     assert charged_frame(stack, Callers(), ChargeRules(skip=("make_*", "guilty"))) == frame(MAIN)
     wrapped = giving_back([MALLOC, WRAPPER, INNOCENT])
@@ -128,7 +128,7 @@ def test_rules_go_first() -> None:
     ("live", "allocated", "expected"), [(0, 23, True), (2, 23, True), (3, 23, False), (0, 0, False)]
 )
 def test_who_gives_back(live: int, allocated: int, expected: bool) -> None:
-    """Nine blocks of ten are freed; who never got any gives none back."""
+    """Nine of ten blocks are freed; a stack that allocated none frees none."""
     assert gives_back(SiteCounters(live, live, allocated, allocated)) is expected
 
 

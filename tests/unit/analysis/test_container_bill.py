@@ -23,7 +23,7 @@ def by_kind(bill: ContainerBill) -> dict[ContainerKind, int]:
 
 
 def test_the_lines_add_up():
-    """What the kernel does not name is a line of its own; the largest comes first."""
+    """Memory that the kernel does not name is a separate line; the largest comes first."""
     bill = container_bill(a_group(64 * MIB, {ANON: 20 * MIB, FILE: 40 * MIB}), {ANON: 15 * MIB})
     assert by_kind(bill) == {FILE: 40 * MIB, ANON: 20 * MIB, OTHER: 4 * MIB}
     assert [line.process_bytes for line in bill.lines] == [None, 15 * MIB, None]
@@ -66,7 +66,7 @@ def test_a_sentence_says_what_grows(parts, own, words):
 
 
 def test_what_has_gone_is_a_line_that_shrank():
-    """So that the growth of all lines is that of the container."""
+    """So the growth of all lines adds up to the container's."""
     first = container_bill(a_group(30 * MIB, {ANON: 10 * MIB, FILE: 20 * MIB}), {})
     bill = container_bill(a_group(10 * MIB, {ANON: 10 * MIB}), {}, first, 10.0)
     assert {line.kind: line.growth_bytes_per_s for line in bill.lines} == {ANON: 0.0, FILE: -2 * MIB}

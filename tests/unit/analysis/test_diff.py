@@ -23,7 +23,7 @@ def a_saved(pid: int = 4_711, **sites: tuple[int, int]) -> LeakReport:
 
 
 def test_every_change() -> None:
-    """What gained most first; what is the same is only counted."""
+    """The largest gain first; unchanged sites are only counted."""
     before = a_saved(grew=(100, 1), shrank=(90, 3), same=(5, 1), went=(70, 1), empty=(0, 0))
     after = a_saved(23, grew=(150, 1), shrank=(30, 1), same=(5, 1), came=(40, 2), empty=(10, 1))
     report = compared(before, after)
@@ -66,7 +66,7 @@ SITES = st.dictionaries(st.sampled_from("abcdef"), st.tuples(st.integers(1, 9), 
 
 @given(before=SITES, after=SITES)
 def test_figures_add_up(before: dict, after: dict) -> None:
-    """The differences are what the process gained, and the other way round they are the opposite."""
+    """The differences add up to the gain of the process, and swapping the two reports negates them."""
     there, back = compared(a_saved(**before), a_saved(**after)), compared(a_saved(**after), a_saved(**before))
     gained = sum(site.after_bytes - site.before_bytes for site in there.sites)
     assert gained == there.after.live_bytes - there.before.live_bytes

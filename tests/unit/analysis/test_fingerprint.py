@@ -110,7 +110,7 @@ def test_the_vdso() -> None:
 
 
 def test_an_end_does_not_matter() -> None:
-    """Whether the walk was cut off is no property of the site."""
+    """A truncated walk does not change the site."""
     assert fingerprint(HEAP, replace(STACK, truncated=StackEnd.DEPTH)) == fingerprint(HEAP, STACK)
 
 

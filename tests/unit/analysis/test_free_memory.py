@@ -19,15 +19,15 @@ def chunks(*ranges: tuple[int, int]) -> np.ndarray:
     ("present", "free", "expected"),
     [
         ([True] * 4, [], FreeMemory(0, 0)),
-        # A chunk within a page is held by what else is there.
+        # A free chunk within a page is held by its neighbours.
         ([True] * 4, [(100, 500)], FreeMemory(500, 0)),
         # Its whole pages can go; its head and its tail stay.
         ([True] * 4, [(PAGE - 64, 2 * PAGE + 128)], FreeMemory(2 * PAGE + 128, 2 * PAGE)),
         # The links at its beginning are in the first page.
         ([True] * 4, [(PAGE, 2 * PAGE)], FreeMemory(2 * PAGE, PAGE)),
-        # What is not in memory costs nothing.
+        # Memory that is not resident costs nothing.
         ([True, False, False, True], [(64, 4 * PAGE - 64)], FreeMemory(2 * PAGE - 64, PAGE)),
-        # A chunk beyond what was counted.
+        # A chunk beyond the counted pages.
         ([True], [(PAGE, PAGE)], FreeMemory(0, 0)),
     ],
 )

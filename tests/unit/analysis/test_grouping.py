@@ -1,4 +1,4 @@
-"""Groups of call sites: whatever they are grouped by, the sums stay what they were."""
+"""Groups of call sites: every grouping keeps the sums."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _SITES = st.builds(
 
 
 def test_functions_without_names_are_groups() -> None:
-    """By where they begin in their file; what has not even that is together."""
+    """By the place in the file where they begin; sites without a place are one group."""
     starts = [(None, 0x30), (None, 0x30), (None, 0x40), (None, None), ("f", None)]
     sites = [a_site(name, module="shop", function_start=start) for name, start in starts]
     groups = groups_of(*sites, by=GroupKey.FUNCTION)
@@ -58,7 +58,7 @@ def test_functions_without_names_are_groups() -> None:
 
 @given(sites=st.lists(_SITES, max_size=20), by=st.sampled_from(GroupKey))
 def test_sums_are_those_of_the_sites(sites: list[SiteReport], by: GroupKey) -> None:
-    """None is lost or counted twice; of threads only what is live is known."""
+    """None is lost or counted twice; threads have only live figures."""
     groups = groups_of(*sites, by=by)
     known = FIGURES[:2] if by is GroupKey.THREAD else FIGURES
     for figure in known:
@@ -85,7 +85,7 @@ def test_by_function() -> None:
 
 
 def test_by_module() -> None:
-    """Files are told apart by their paths."""
+    """The path distinguishes files."""
     sites = [a_site(module="/usr/lib/a.so", live_bytes=2), a_site(module="/opt/lib/a.so", live_bytes=1)]
     assert [g.group for g in groups_of(*sites, by=GroupKey.MODULE)] == ["/usr/lib/a.so", "/opt/lib/a.so"]
 
@@ -99,7 +99,7 @@ def test_by_stack() -> None:
 
 
 def test_by_thread() -> None:
-    """What each thread allocated at all sites, and at which."""
+    """The allocations of each thread at all sites, and at which sites."""
     sites = [
         of_threads(ThreadShare(7, "main", 23, 1), ThreadShare(9, "worker", 101, 2), site="1"),
         of_threads(ThreadShare(7, "main", 1000, 3), site="2"),
@@ -130,7 +130,7 @@ def test_a_thread_without_anything_live_has_no_sites() -> None:
     [(SortKey.LIVE, "large"), (SortKey.COUNT, "many"), (SortKey.GROWTH, "growing")],
 )
 def test_largest_first(sort: SortKey, expected: str) -> None:
-    """By each key, and no more than asked for."""
+    """By each key, and at most the requested number."""
     sites = [
         a_site("many", live_bytes=10, live_count=10, growth_bytes_per_s=-1.0),
         a_site("large", live_bytes=100, live_count=1, growth_bytes_per_s=0.0),

@@ -56,7 +56,7 @@ class TestClassify:
         ]
 
     def test_neighbours_that_the_kernel_joined_are_counted_by_pages(self):
-        """Each owner's part has what is in memory there; sites of one kind stay one part."""
+        """Each owner's part has its resident pages; sites of one kind stay one part."""
         usage = a_usage(at(0), 20, resident_pages=9, swap_pages=2)
         owners = [
             (at(-5), at(3), Special.ALLOCATOR),
@@ -82,7 +82,7 @@ class TestClassify:
         assert pages == {}
 
     def test_an_owner_over_several_mappings(self):
-        """The kernel keeps apart what was protected differently."""
+        """The kernel separates memory with different protection."""
         usages = [a_usage(at(0), 2), a_usage(at(2), 3, "rwx"), a_usage(at(7), 1)]
         assert [row[:3] for row in figures(classify(usages, [(at(1), at(9), A)], (), lambda *_: (0, 0)))] == [
             ("mmap", None, 1),
@@ -207,10 +207,10 @@ class TestSummarise:
 
 
 class TestShares:
-    """What explains the resident memory."""
+    """The explanation of the resident memory."""
 
     def test_what_the_heap_holds_beyond_live_blocks_is_the_allocators(self):
-        """And the rest is nobody's that is known."""
+        """The rest has no known owner."""
         parts = classify(
             [
                 a_usage(at(0), 10, path="[heap]", resident_pages=10),

@@ -1,4 +1,4 @@
-"""What mappings are used for: by name, by owner, by looks."""
+"""The use of mappings: by name, by owner, by heuristics."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ STACK = SiteKey(AllocationKind.THREAD_STACK, 3)
     ],
 )
 def test_names_tell_the_use(path, use):
-    """Of everything but anonymous memory."""
+    """For everything but anonymous memory."""
     assert named_use(a_usage(path=path), frozenset()) is use
 
 
 def test_shared_files_in_memory_are_shared_memory():
-    """By the device; what is private of them are a program or its library, and a file."""
+    """By the device; private ones are a program or its library, or a file."""
     devices = frozenset(["00:01"])
     assert named_use(a_usage(path="/run/cache", shared=True), frozenset(), devices) is MemoryUse.SHARED
     assert named_use(a_usage(path="/run/cache", shared=True), frozenset()) is MemoryUse.FILES
@@ -96,12 +96,12 @@ def test_a_memory_file_that_is_executable_anywhere_is_jit_everywhere():
     ],
 )
 def test_anonymous_memory_is_its_owners(owner, rights, looks_like, use):
-    """Looks count only where nobody saw who mapped it."""
+    """Heuristics count only if the mapping was not recorded."""
     assert owned_use(owner, a_usage(rights=rights), looks_like) is use
 
 
 class TestLooks:
-    """What was there before the attach."""
+    """Memory from before the attach."""
 
     def test_an_arena_and_its_rest(self):
         """From a multiple of 64 MiB, continued without access to the next one."""
@@ -144,7 +144,7 @@ class TestLooks:
         assert looks_of(stack, a_usage(ARENA - PAGE, 1, "---"), None, None, [inside]) is None
 
     def test_variables_are_behind_a_writable_file_mapping(self):
-        """Of a library: zeroes that need no file."""
+        """Of a library: zeroed memory without a file."""
         data = a_usage(ARENA, 1, path="/usr/lib/libc.so.6")
         bss = a_usage(ARENA + PAGE, 3)
         assert looks_of(bss, data, None, None, ()) == (ARENA + 4 * PAGE, MemoryUse.FILES)

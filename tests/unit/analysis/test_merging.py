@@ -10,7 +10,7 @@ from ..samples import a_site
 
 
 def test_threads_and_counts_add_up() -> None:
-    """Of each thread bytes and blocks; of temporary blocks and peaks the sums."""
+    """Bytes and blocks of each thread; the sums of temporary blocks and peaks."""
     one = a_site(threads=(ThreadShare(1, "a", 5, 1), ThreadShare(2, "b", 7, 2)), temporary_count=3)
     other = a_site(threads=(ThreadShare(2, "b", 100, 10),), temporary_count=4, peak_live_bytes=11)
     (site,) = merged_sites([one, other])
@@ -35,7 +35,7 @@ def test_what_a_scan_has_found_of_both() -> None:
 
 
 def test_the_reason_is_that_of_the_sum() -> None:
-    """How many blocks were freed again is told of all of them, also where both halves say the same."""
+    """The number of freed blocks covers all of them, also if both halves give the same reason."""
     freed = a_site(
         verdict=Verdict.CHURN, reason="all 1 blocks were freed again", live_count=0, allocated_count=1
     )
@@ -52,7 +52,7 @@ def test_the_reason_is_that_of_the_sum() -> None:
 
 
 def test_a_reason_that_is_of_one_half_only() -> None:
-    """It is kept as it is where both were judged together, and is said to be of a part where not."""
+    """It stays unchanged if both were judged together; otherwise it is marked as that of a part."""
     leak = a_site(verdict=Verdict.LEAK, reason="+23.0 KiB in 59s, steadily")
     assert merged_sites([leak, leak])[0].reason == leak.reason
     other = a_site(verdict=Verdict.STEADY, reason="nothing allocated for 59s")

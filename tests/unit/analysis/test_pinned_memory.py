@@ -1,4 +1,4 @@
-"""Who pins freed memory, against a count byte by byte."""
+"""The blocks that pin freed memory, against a byte-by-byte count."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def live(*blocks: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray]:
     present=st.lists(st.booleans(), min_size=1, max_size=20),
 )
 def test_free_bytes_of_each_page(gaps, present) -> None:
-    """Of pages that are there and not free as a whole."""
+    """For pages that are resident and not completely free."""
     chunks, at = [], 0
     for gap, size in gaps:
         chunks.append((START + at + gap, size))
@@ -43,7 +43,7 @@ def test_free_bytes_of_each_page(gaps, present) -> None:
 
 
 def test_a_page_is_shared_out_between_its_blocks():
-    """Also with a block that ends in it; a block that fills pages of its own holds nothing there."""
+    """Also with a block that ends in it; a block that fills whole pages pins nothing there."""
     pages = PinnedPages(START, np.array([1000, 0, 600, 300]))
     batch = live((0, 16, 7), (100, 16, 8), (PAGE, PAGE, 8), (2 * PAGE, PAGE + 8, 9), (50 * PAGE, 16, 9))
     expected = [Pinning(9, 900, 1), Pinning(7, 500, 1), Pinning(8, 500, 1)]

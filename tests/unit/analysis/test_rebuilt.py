@@ -37,7 +37,7 @@ def new(function: str | None, offset: int = 0x2250, **changes: object) -> Frame:
 
 
 def test_what_moved_is_the_same() -> None:
-    """The function that was added is new, the one that was taken out is gone, the leak has grown."""
+    """The added function is new, the removed one is gone, the leak has grown."""
     before = a_saved(OLD, site("a", LIBC, old("leak")), site("b", LIBC, old("went")))
     after = a_saved(
         NEW, site("c", LIBC, new("leak"), live=170), site("d", LIBC, new("came")), module="/opt/shop-2/shop"
@@ -99,7 +99,7 @@ def test_a_file_of_which_nothing_is_known() -> None:
     ],
 )
 def test_frames(one: Frame, other: Frame, same: bool) -> None:
-    """A named frame of a file that was built anew is its function; any other is where it is in its file."""
+    """A named frame of a rebuilt file matches by function; any other by its place in the file."""
     keys = [
         key_by_names(site("x", LIBC, frame, main), ANEW)
         for frame, main in ((one, old("main")), (other, new("main")))

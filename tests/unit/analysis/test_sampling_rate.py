@@ -12,7 +12,7 @@ TARGET = 1_000.0
 
 
 def rates(**changes: float) -> RecordingRates:
-    """A second of a process that does nothing, but for what is said."""
+    """One second of an idle process, except for the given figures."""
     figures = {"elapsed_s": 1.0, "records_per_s": 0.0, "bytes_per_s": 0.0, "hits_per_s": 0.0, "filled": 0.0}
     return RecordingRates(**{**figures, **changes})
 
@@ -26,7 +26,7 @@ def test_little_is_recorded_exactly() -> None:
 
 
 def test_too_much_is_sampled_at_once() -> None:
-    """So that of the bytes allocated a target's worth of intervals comes."""
+    """So the bytes of a second give the target number of intervals."""
     busy = rates(records_per_s=200_000, bytes_per_s=50e6, hits_per_s=600_000)
     assert adapted(SamplingState(0), busy, TARGET) == SamplingState(16)  # 50 MB/s in 64 KiB: 763
 
@@ -71,7 +71,7 @@ def test_exact_again_when_all_calls_are_few() -> None:
 
 
 def test_many_calls_are_never_recorded_exactly_because_few_of_them_are() -> None:
-    """The densest sampling is where it ends."""
+    """The rate stops at the densest sampling."""
     state = SamplingState(MIN_SHIFT + 1)
     for _second in range(50):
         state = adapted(state, rates(records_per_s=10, hits_per_s=100_000), TARGET)

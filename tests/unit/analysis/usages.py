@@ -26,7 +26,7 @@ def a_usage(
     dirty_pages: int | None = None,
     swap_pages: int = 0,
 ) -> MappingUsage:
-    """A private mapping; what is in memory of it is dirty, unless said otherwise."""
+    """A private mapping; its resident pages are dirty unless given otherwise."""
     return MappingUsage(
         Mapping(start, start + pages * PAGE, 0, "00:01", inode, path, *(right != "-" for right in rights)),
         shared,

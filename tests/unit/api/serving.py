@@ -1,4 +1,5 @@
-"""A real server on a real socket, in a thread with a loop of its own, and a service that fails by default."""
+"""A real server on a real socket, in a thread with its own event loop, and a service that fails by default.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +21,7 @@ METHODS = frozenset(name for name in vars(Service) if not name.startswith("_"))
 
 
 class FakeService:
-    """Answers what it was told to, and fails the test for every other call.
-
-    An expected answer is a value, an exception, or a function (async, too) of the call's arguments.
-    """
+    """Gives prepared answers, and fails the test for every other call."""
 
     def __init__(self, **answers: Any) -> None:
         assert set(answers) <= set(METHODS)

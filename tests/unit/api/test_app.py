@@ -107,7 +107,7 @@ def test_status():
 
 
 def test_supervised():
-    """Every process of the host, what is done with it and why."""
+    """Every process of the host, with the policy's decision and its reason."""
     answer = ask(FakeService(supervised=(a_supervised_process(23),)), "GET", "/v1/supervised")
     (row,) = answer.json["supervised"]
     assert (row["pid"], row["mode"], row["state"], row["rule"]) == (23, "exact", "refused", "rule 2")
@@ -129,7 +129,7 @@ def test_watched_processes():
 
 
 def test_attach_in_a_mode():
-    """One of those that can be chosen by hand."""
+    """Any mode that a user can choose."""
     service = FakeService(attach=a_traced_process(23))
     assert ask(service, "POST", "/v1/processes/23?mode=auto").status == 201
     assert service.calls == [("attach", 23, TracingMode.AUTO, False)]
@@ -142,7 +142,7 @@ def test_attach_in_a_mode():
 
 
 def test_processes_that_match():
-    """At least one thing has to be asked for, and on the socket only; whoever asks is not meant."""
+    """At least one criterion is required, over the socket only; the requesting process is excluded."""
     service = FakeService(matching=(23, 101))
     assert ask(service, "GET", "/v1/matching?unit=shop&container=5d41").json == {"pids": [23, 101]}
     assert service.calls == [("matching", ProcessSelection(None, "shop", "5d41"), 0)]
@@ -240,7 +240,7 @@ def test_the_leak_report_is_the_contract():
 
 @pytest.mark.parametrize("by", [by for by in GroupKey if by is not GroupKey.SITE])
 def test_groups(by):
-    """Of all call sites; limit and sort are of the groups."""
+    """Of all call sites; limit and sort apply to the groups."""
     service = FakeService(groups=a_grouped_report())
     answer = ask(service, "GET", f"/v1/processes/4711/sites?group={by}&limit=7&sort=live")
     assert service.calls == [("groups", 4711, by, 7, SortKey.LIVE, True)]
@@ -305,7 +305,7 @@ def test_blocks(query, arguments):
 
 
 def test_maps():
-    """What the memory of a process is made of."""
+    """The parts of a process' memory."""
     service = FakeService(address_space=an_address_space())
     answer = ask(service, "GET", "/v1/processes/4711/maps")
     assert service.calls == [("address_space", 4711)]
@@ -333,7 +333,7 @@ def test_pprof_as_scrapers_ask_for_it():
 
 
 def test_pprof_of_the_only_process():
-    """Its pid can be left out, but only where there is no doubt."""
+    """Its pid may be omitted, but only if it is unambiguous."""
     service = FakeService(profile=a_profile(), processes=(a_traced_process(23),))
     assert ask(service, "GET", "/debug/pprof/heap").status == 200
     assert service.calls[-1] == ("profile", 23)
@@ -343,7 +343,7 @@ def test_pprof_of_the_only_process():
 
 
 def test_targets_to_discover():
-    """One for each process that is traced now, at the address that was asked, with what labels it has."""
+    """One for each process that is traced now, at the requested address, with its labels."""
     labels = ProcessLabels(unit="shop.service")
     rows = (
         a_traced_process(process=a_process(23, labels=labels)),
@@ -524,7 +524,7 @@ def test_metrics_get_the_accept_header():
     ],
 )
 def test_a_bad_parameter_is_refused_in_words(target, words):
-    """With 400, before the service is asked."""
+    """With 400, before the service is called."""
     answer = ask(FakeService(), "GET", target)
     assert answer.status == 400
     assert (answer.error["code"], answer.error["message"]) == ("bad-request", words)
@@ -539,7 +539,7 @@ def test_a_bad_parameter_is_refused_in_words(target, words):
     ],
 )
 def test_scan(query, arguments):
-    """What is wanted is passed on; the kinds of blocks are words."""
+    """The parameters are passed on; kinds of blocks are words."""
     service = FakeService(scan=a_scan_report())
     answer = ask(service, "POST", f"/v1/processes/4711/scan{query}")
     assert service.calls == [("scan", 4711, *arguments)]
@@ -566,7 +566,7 @@ def test_a_scan_that_cannot_be(query, words):
 
 
 def test_a_scan_is_no_reading():
-    """It stops the process: not for whoever can reach the metrics, and not by GET."""
+    """It stops the process, so metrics readers may not use it, nor GET requests."""
     assert ask(FakeService(), "POST", "/v1/processes/1/scan", read_only=True).status == 405
     assert ask(FakeService(), "GET", "/v1/processes/1/scan").status == 405
 
@@ -599,7 +599,7 @@ def test_an_error_of_ours_has_its_status_and_words(kind, status):
 
 
 def test_a_bug_is_logged_and_not_shown():
-    """The client learns that it is one, the log what it is."""
+    """The client learns that there is a bug, the log has the details."""
     stream = io.StringIO()
     configure_logging(LogConfig(), stream=stream)
     service = FakeService(attach=ZeroDivisionError("secret"))

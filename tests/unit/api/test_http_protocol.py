@@ -22,7 +22,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def exchanged(path: Path, sent: bytes, method: str = "GET") -> tuple[http.client.HTTPResponse, bytes]:
-    """The first answer to what was sent, and its body."""
+    """The first answer to these bytes, and its body."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(10)
         connection.connect(str(path))

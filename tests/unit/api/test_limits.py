@@ -1,4 +1,4 @@
-"""What peers can hold of the daemon: connections, time, memory. Each limit on a real socket."""
+"""How much of the daemon clients can hold: connections, time, memory. Each limit on a real socket."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def connect(request: pytest.FixtureRequest, path: Path) -> Iterator[Connect]:
 
 
 def ends_after_s(connection: socket.socket) -> float:
-    """How long the other end keeps a connection open; what it sends is thrown away."""
+    """How long the other end keeps a connection open; its output is discarded."""
     began_s = time.monotonic()
     with contextlib.suppress(ConnectionResetError):
         while connection.recv(65536):
@@ -114,7 +114,7 @@ def test_headers_have_a_size(connect):
 
 
 def test_one_user_gets_so_many_connections(path):
-    """The one too many is told so and closed; when another is closed there is room again."""
+    """One connection more gets an error and is closed; when another closes there is room again."""
     with running(FakeService(stats=some_stats()), path, tcp=True) as server, contextlib.ExitStack() as opened:
         held = [
             opened.enter_context(socket.create_connection(("127.0.0.1", server.tcp_port)))
@@ -139,7 +139,7 @@ def test_one_user_gets_so_many_connections(path):
 
 
 def test_a_refused_client_is_told_why(path):
-    """bpfleakctl says that there are too many connections, and not that there is no daemon."""
+    """bpfleakctl reports too many connections, and not a missing daemon."""
     with running(FakeService(stats=some_stats()), path), contextlib.ExitStack() as opened:
         for _ in range(PEER_CONNECTIONS_MAX):
             opened.enter_context(socket.socket(socket.AF_UNIX)).connect(str(path))
@@ -167,7 +167,8 @@ def test_an_answer_that_nobody_reads_is_dropped(path):
 
 
 def test_a_large_answer_that_is_being_read_keeps_nobody_waiting_long(path):
-    """Whoever reads one, with `top --json`, is answered at other connections, too, a moment later."""
+    """During a large answer (`top --json`), the same client gets answers on other connections a moment later.
+    """
     site = replace(a_site(), reason="x" * (20 << 20))
     service = FakeService(report=replace(a_report(), sites=(site,)), stats=some_stats())
     with (
@@ -199,7 +200,7 @@ def test_limits_are_for_each_and_for_all():
 
 
 def test_what_one_peer_leaves_unread_keeps_no_other_waiting():
-    """It is refused more itself; who has read everything is answered."""
+    """That client is refused further answers; others, who have read everything, get theirs."""
     one, two, three = ("user", 1), ("user", 2), ("user", 3)
     unsent = [(one, 2 << 20), (one, 7 << 20), (two, 1)]
     assert [has_room(peer, unsent) for peer in (one, two, three, None)] == [False, False, True, True]
@@ -209,7 +210,9 @@ def test_what_one_peer_leaves_unread_keeps_no_other_waiting():
 
 @pytest.mark.parametrize("close", [True, False])
 def test_a_connection_that_its_peer_closed_is_nobodys(close):
-    """The kernel calls it root's: who opens and closes connections would use up the share of root."""
+    """The kernel reports root as its owner, so clients that open and close connections would use up root's
+    share.
+    """
     users = LocalUsers()
     with (
         contextlib.closing(users),

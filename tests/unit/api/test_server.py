@@ -1,4 +1,4 @@
-"""Client and server over real sockets: what arrives, and what is left on the disk."""
+"""Client and server over real sockets: answers, and what remains on disk."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_everything_arrives_as_it_was_sent(path):
     "kind", [errors.NoSuchProcess, errors.NotAttached, errors.AccessDenied, errors.KernelUnsupported]
 )
 def test_an_error_arrives_as_its_class(path, kind):
-    """So that the command ends with the right exit code."""
+    """So the command exits with the right code."""
     service = FakeService(attach=kind("the fact", "the way out"))
     with running(service, path), pytest.raises(kind) as caught:
         DaemonClient(path).attach(1)
@@ -168,7 +168,7 @@ def test_tcp_reads_and_refuses_to_change(path):
     ],
 )
 def test_tcp_on_loopback_answers_to_no_name_of_the_world(path, host, status):
-    """DNS rebinding: a web page whose name resolves to 127.0.0.1 must not read what is traced."""
+    """DNS rebinding: a web page whose name resolves to 127.0.0.1 must not read the answers."""
     with running(FakeService(stats=some_stats()), path, tcp=True) as server:
         connection = http.client.HTTPConnection("127.0.0.1", server.tcp_port, timeout=5)
         connection.request("GET", "/v1/status", headers={"Host": host})
@@ -191,7 +191,7 @@ def test_an_address_for_other_machines_answers_to_any_name(path):
 
 
 def test_attach_and_detach_are_logged_with_who_asked(path):
-    """User and process, as the kernel knows them; the questions of everybody are not logged."""
+    """With user and process, as the kernel reports them; read requests are not logged."""
     service = FakeService(attach=a_traced_process(), detach=a_traced_process(), stats=some_stats())
     with capture_logs() as lines, running(service, path):
         client = DaemonClient(path)
@@ -217,7 +217,7 @@ def test_rubbish_on_the_socket_does_not_end_the_daemon(path):
         assert DaemonClient(path).stats() == some_stats()
 
 
-# -- what is left on the disk ------------------------------------------------------------------------------
+# -- what remains on disk ----------------------------------------------------------------------------------
 
 
 def test_the_socket_comes_and_goes(path):
@@ -231,7 +231,7 @@ def test_the_socket_comes_and_goes(path):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to any group: run as root")
 def test_the_socket_is_its_groups(path):
-    """Whoever is in it may ask."""
+    """Its members may connect."""
     with running(FakeService(stats=some_stats()), path, group=grp.getgrgid(65534).gr_name):
         status = path.lstat()
         assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (0, 65534, 0o660)
@@ -247,7 +247,7 @@ def test_without_the_group_the_socket_stays_our_own(path):
 
 
 def test_the_socket_of_a_dead_daemon_is_replaced(path):
-    """After a kill -9 nothing has to be removed by hand."""
+    """After a kill -9, nothing has to be removed manually."""
     path.parent.mkdir()
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
@@ -256,7 +256,7 @@ def test_the_socket_of_a_dead_daemon_is_replaced(path):
 
 
 def test_a_living_daemon_is_not_replaced(path):
-    """Its pid is named, and it goes on answering."""
+    """Its pid is named, and it continues to answer."""
     with running(FakeService(stats=some_stats()), path):
         words = rf"a daemon \(pid {os.getpid()}\) already answers on {path}"
         with pytest.raises(errors.BpfleakdError, match=words):
@@ -306,7 +306,7 @@ def test_a_port_in_use_is_an_error_that_names_the_key(path):
 
 
 def test_an_address_of_another_machine_is_an_error_that_names_the_key(path):
-    """192.0.2.0/24 is nobody's (RFC 5737)."""
+    """192.0.2.0/24 is reserved for documentation (RFC 5737)."""
     with pytest.raises(errors.ConfigError, match=r"^metrics\.address: cannot listen on 192\.0\.2\.1:9797"):
         start_only(path, tcp=("192.0.2.1", 9797))
     words = r"^metrics\.address: no\.such\.host\.invalid is not an address"
@@ -371,7 +371,7 @@ def test_a_client_that_comes_as_the_daemon_stops_is_not_left_waiting(path, turns
     assert asyncio.run(run()) == b""
 
 
-# -- when there is no daemon -------------------------------------------------------------------------------
+# -- without a daemon --------------------------------------------------------------------------------------
 
 
 def test_no_socket_file(path):
@@ -393,7 +393,7 @@ def test_nobody_behind_the_socket(path):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user: run as root")
 def test_no_access_to_the_socket():
-    """A user who may not write to it is told how to become one who may; nothing is attached."""
+    """A user without write access is told how to get it; nothing is attached."""
     group = grp.getgrgid(12).gr_name
     with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
         Path(directory).chmod(0o755)
@@ -424,7 +424,7 @@ def silent_socket(path: Path):
 
 
 def test_a_daemon_that_does_not_answer(path, silent_socket):
-    """The client does not wait for ever."""
+    """The client does not wait forever."""
     with pytest.raises(errors.DaemonUnreachable, match=r"did not answer within 0\.1 s"):
         DaemonClient(path, timeout_s=0.1).stats()
 

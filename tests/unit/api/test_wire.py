@@ -38,7 +38,7 @@ REQUESTS = st.lists(PIECES | st.binary(max_size=40), max_size=8).map(b"".join)
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory):
-    """A server that gives up on what is not finished soon."""
+    """A server with a short deadline for requests."""
     path: Path = tmp_path_factory.mktemp("wire") / "bpfleakd.sock"
     with running(FakeService(stats=some_stats()), path, deadlines=Deadlines(0.05, 0.05)):
         yield path

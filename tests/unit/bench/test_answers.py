@@ -1,4 +1,4 @@
-"""What the benchmarks read in the answers of other tools."""
+"""How the benchmarks parse the answers of other tools."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_memleak_that_has_not_reported_names_nobody():
 
 @pytest.mark.parametrize(("function", "place"), [("main", 1), ("planted_leak", 2), ("fill_cache", None)])
 def test_valgrinds_leaks_are_placed_by_bytes(tmp_path: Path, function, place):
-    """Of all kinds together; other errors are none, and a frame may have no name."""
+    """All kinds of leaks together; other errors do not count, and a frame may have no name."""
     (tmp_path / "valgrind.4242.xml").write_text(VALGRIND)
 
     assert place_in_valgrind(tmp_path, function) == place

@@ -1,4 +1,4 @@
-"""What a benchmark found, kept and shown."""
+"""The results of a benchmark: stored and shown."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_what_is_written_is_read_again(tmp_path: Path, benchmark_found):
 
 
 def test_the_page_has_demands_tables_and_plots(benchmark_found):
-    """The verdict of each demand, and what was not measured."""
+    """The verdict on each limit, and what was not measured."""
     page = results_page([benchmark_found])
 
     assert "| PASS | 0.11 | 0.25 | exact, of memleak |" in page

@@ -1,4 +1,4 @@
-"""A command on a terminal of its own, to type at and to look at."""
+"""A command on its own terminal, for typing and reading."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Terminal:
         fcntl.ioctl(self.descriptor, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
 
     def end(self) -> tuple[str, int]:
-        """Return the rest of what was written, and the exit code."""
+        """Return the rest of its output, and the exit code."""
         rest = read_until(self.descriptor, None, self.unread)
         self.is_reaped = True
         return rest.decode(errors="replace"), os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])

@@ -58,12 +58,12 @@ def a_service(verdicts: dict[int, Verdict | None], **answers) -> FakeService:
 
 
 def test_all_that_match_are_attached_to(ctl):
-    """A line each; the options say what is asked for."""
+    """One line each; the options are the criteria."""
     service = a_service({23: None, 29: None})
     code, output, error = ctl(service, "attach", "sh*p", "--unit", "shop", "--container", "5d41")
     assert (code, error) == (0, "")
     assert [line.split()[2] for line in output.splitlines()] == ["23", "29"]
-    # Whoever asks is told by its socket, and is not meant.
+    # The server identifies the requesting process by its socket, and excludes it.
     assert service.calls[0] == ("matching", ProcessSelection("sh*p", "shop", "5d41"), os.getpid())
     assert [call[:2] for call in service.calls[1:]] == [("attach", 23), ("attach", 29)]
 
@@ -82,7 +82,7 @@ def test_one_that_cannot_be_attached_to_does_not_keep_the_others(ctl):
 
 
 def test_nothing_that_matches_is_an_error(ctl):
-    """With what was asked for."""
+    """With the criteria."""
     code, output, error = ctl(a_service({}), "attach", "--unit", "shop")
     assert (code, output) == (6, "")
     assert "no process matches unit 'shop'" in error
@@ -127,7 +127,7 @@ def test_an_error_hides_no_leak(ctl, verdict, code):
 
 
 def test_a_process_that_is_attached_to_already_is_waited_for(ctl):
-    """Its verdict is the one that is wanted."""
+    """Its verdict is returned."""
     service = a_service({4711: Verdict.LEAK}, attach=errors.AlreadyAttached("it is"))
     assert ctl(service, "attach", "4711", "--wait")[0] == 20
 
@@ -153,7 +153,7 @@ def test_it_waits_as_long_as_it_is_told(ctl):
     ],
 )
 def test_mistakes(arguments, words, capsys):
-    """Before any daemon is asked."""
+    """Before any request to a daemon."""
     with pytest.raises(SystemExit) as ended:
         bpfleakctl.main(["--socket", "/nowhere", "attach", *arguments])
     assert ended.value.code == 2

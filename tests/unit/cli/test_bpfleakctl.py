@@ -85,7 +85,7 @@ def ctl(path, capsys):
 
 
 def test_attach(ctl):
-    """One line of what is traced now, and how."""
+    """One line with the traced process and the method."""
     service = FakeService(attach=a_traced_process(4711))
     assert ctl(service, "attach", "4711") == (
         0,
@@ -98,7 +98,7 @@ def test_attach(ctl):
 
 
 def test_a_process_is_written_to_after_a_yes_only(ctl):
-    """Who cannot be asked has not said yes; what would show more is said."""
+    """No terminal to ask at means no; the message names a way to see more."""
     needed = replace(a_process(4711), mode="go-profile", notes=("import net/http/pprof",))
     service = FakeService(attach=replace(a_traced_process(4711), process=needed, probes=()))
     code, output, error = ctl(service, "attach", "--enable-profile", "4711")
@@ -111,7 +111,7 @@ def test_a_process_is_written_to_after_a_yes_only(ctl):
 
 
 def test_detach(ctl):
-    """One line of what was traced."""
+    """One line with the process."""
     service = FakeService(detach=a_traced_process(4711))
     code, out, err = ctl(service, "detach", "4711")
     assert (code, out.startswith("detached from 4711 leaky after 3m31s"), err) == (0, True, "")
@@ -143,7 +143,7 @@ def test_ps_all(ctl):
 
 
 def test_ps_all_says_what_was_missed(ctl):
-    """Processes that ended before they were attached to, by the rule that wanted them."""
+    """Processes that ended before they were attached to, by the rule that matched them."""
     events = ProcessEventStats(missed_total={"rule 1": 1_009, "default": 23})
     stats = replace(some_stats(), process_events=events)
     service = FakeService(processes=(), watched=(), stats=stats)
@@ -154,7 +154,7 @@ def test_ps_all_says_what_was_missed(ctl):
 
 
 def test_policy(ctl):
-    """What decided about every process of the host, or about one."""
+    """The rule that decided, for every process of the host or for one."""
     service = FakeService(supervised=(a_supervised_process(23), a_supervised_process(101)))
     code, out, _ = ctl(service, "policy")
     assert (code, [line.split()[0] for line in out.splitlines()]) == (0, ["pid", "23", "101"])
@@ -236,7 +236,7 @@ def test_report(ctl):
 
 
 def test_scan(ctl):
-    """Sums and stacks, blocks if they are asked for, or JSON that can be read back."""
+    """Sums and stacks, blocks on request, or JSON that can be read back."""
     service = FakeService(scan=a_scan_report())
     code, out, err = ctl(service, "scan", "--pid", "4711")
     assert (code, err) == (0, "")
@@ -263,7 +263,7 @@ def test_scan(ctl):
     ],
 )
 def test_report_of_what_is_not_there(ctl, error, words):
-    """Of a process, or of a site."""
+    """A process, or a site, that does not exist."""
     assert ctl(FakeService(blocks=error), "report", "--pid", "23") == (5, "", words)
 
 
@@ -380,7 +380,7 @@ def test_maps_of_a_process_that_is_not_attached(ctl):
     ],
 )
 def test_what_is_exported_is_written_whole(ctl, tmp_path, kind, ending, first_bytes):
-    """In place of what was there, with nothing beside it; as asked for, or as the file is called."""
+    """It replaces the old file and leaves no other; the format comes from the option or the file name."""
     for name, options in ((f"leak{ending}", ()), ("leak", ("--format", kind))):
         path = tmp_path / name
         path.write_text("old")
@@ -393,7 +393,7 @@ def test_what_is_exported_is_written_whole(ctl, tmp_path, kind, ending, first_by
 
 
 def test_a_flame_graph_against_a_saved_report(ctl, tmp_path):
-    """What `top --json` printed is read back; anything else is refused with the way to make it."""
+    """It reads the output of `top --json`; anything else is refused with a hint how to make it."""
     service = FakeService(report=a_report(), profile=a_profile())
     saved = tmp_path / "before.json"
     saved.write_text(ctl(service, "top", "--pid", "4711", "--json")[1])
@@ -407,7 +407,7 @@ def test_a_flame_graph_against_a_saved_report(ctl, tmp_path):
 
 
 def test_only_flame_graphs_are_compared(ctl):
-    """What would be left out silently is refused."""
+    """Options that would silently be ignored are refused."""
     with pytest.raises(SystemExit) as ended:
         ctl(FakeService(), "export", "--pid", "1", "--format", "pprof", "--against", "before.json")
     assert ended.value.code == 2
@@ -583,7 +583,7 @@ def test_an_interrupt_ends_with_130(capsys, monkeypatch):
     assert capsys.readouterr() == ("", "")
 
 
-# -- as a process of its own -------------------------------------------------------------------------------
+# -- as a separate process ---------------------------------------------------------------------------------
 
 
 def command(path: Path, *arguments: str) -> list[str]:
@@ -673,7 +673,7 @@ def test_top_once_on_a_terminal_is_a_plain_table(path):
 
 
 def test_the_daemon_ends_while_top_is_live(path):
-    """The screen stays, says so and waits for the next daemon; then it can be left as usual."""
+    """The screen stays, reports it and waits for the next daemon; then it can be left as usual."""
     with running(FakeService(report=a_report()), path):
         child, terminal = pty.fork()
         if child == 0:
@@ -718,7 +718,7 @@ def test_a_command_does_not_import_the_others(words: list[str]):
 
 
 def test_a_socket_may_be_called_as_a_command_is(capsys):
-    """The word behind --socket is no command, also if the option is abbreviated."""
+    """The word after --socket is not a command, also if the option is abbreviated."""
     for option in ("--socket", "--sock"):
         assert bpfleakctl.main([option, "top", "detach", "1"]) == errors.DaemonUnreachable.exit_code
         assert "top" in capsys.readouterr().err

@@ -16,7 +16,7 @@ from bpfleakd.config import Config
 
 @pytest.fixture
 def started(monkeypatch):
-    """Stand in for bpfleakd.daemon.daemon; return what it was started with."""
+    """Replace bpfleakd.daemon.daemon; return its arguments."""
     calls: list[tuple[Config, Callable[[], Config]]] = []
 
     def run(config: Config, reload: Callable[[], Config], *, keep_on_stop: bool) -> int:
@@ -60,7 +60,7 @@ def test_the_daemon_is_run_with_the_configuration(started, config_path):
 
 
 def test_a_reload_reads_the_file_again_and_keeps_the_command_line(started, config_path):
-    """What was typed at the start still holds after a SIGHUP."""
+    """Options of the command line still apply after a SIGHUP."""
     bpfleakd.main(["--config", str(config_path), "--pid", "101", "--socket", "/tmp/a.sock"])
     ((_, reload),) = started
     config_path.write_text("tick_s: 2.0\n")
@@ -80,7 +80,7 @@ def test_the_command_line_goes_before_the_file(started, config_path):
 
 
 def test_the_environment_goes_before_the_file_and_after_the_option(started, config_path, monkeypatch):
-    """BPFLEAKD_SOCKET, as for bpfleakctl; a relative path is taken from here."""
+    """BPFLEAKD_SOCKET, as for bpfleakctl; a relative path is relative to the current directory."""
     monkeypatch.setenv("BPFLEAKD_SOCKET", "x.sock")
     bpfleakd.main(["--config", str(config_path)])
     bpfleakd.main(["--config", str(config_path), "--socket", "/tmp/a.sock"])

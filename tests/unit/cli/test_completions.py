@@ -69,7 +69,7 @@ def test_bash_offers_commands_options_pids_and_files(tmp_path, words, offered):
     ("shell", "name"), [("bash", "bpfleakctl.bash"), ("zsh", "_bpfleakctl"), ("fish", "bpfleakctl.fish")]
 )
 def test_each_shell_can_read_its_file(shell, name):
-    """Where it is installed."""
+    """If the shell is installed."""
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed: apt install {shell}")
     subprocess.run([shell, "-n", str(COMPLETIONS / name)], check=True)

@@ -1,4 +1,4 @@
-"""What a call site is called in little room."""
+"""Short names of call sites."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OF_LIBRARY = replace(a_site("xmlNewDoc"), module="libxml2.so.2", location="tree.
 
 
 def test_the_programs_function_comes_first() -> None:
-    """With its line; the library's function is what it called."""
+    """With its line; the library's function follows as the one it called."""
     assert headline(OF_LIBRARY) == "shop::OrderService::validate(xmlDoc*) → xmlNewDoc"
     assert headline_place(OF_LIBRARY) == "/srv/shop/order.cpp:10"
     own = a_site("remember")
@@ -28,7 +28,7 @@ def test_the_programs_function_comes_first() -> None:
 
 
 def test_a_program_without_symbols() -> None:
-    """Its function is shown by the place where it begins."""
+    """The place where its function begins stands for the name."""
     nameless = replace(ORDER, function=None, location=None, function_start=0x1230)
     site = replace(OF_LIBRARY, called_by=nameless)
     assert headline(site) == "shop+0x1230 → xmlNewDoc"
@@ -38,7 +38,7 @@ def test_a_program_without_symbols() -> None:
 
 @pytest.mark.parametrize("width", range(12, 60))
 def test_the_room_is_kept(width: int) -> None:
-    """What is cut are namespaces and parameters, of both."""
+    """Namespaces and parameters are cut, of both."""
     text = headline(OF_LIBRARY, width)
     assert cell_len(text) <= width
     assert " → " in text

@@ -1,4 +1,4 @@
-"""PID and --pid mean the same for every command; what is mistyped gets a suggestion."""
+"""PID and --pid mean the same for every command; mistyped words get a suggestion."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_process_is_named_in_two_ways(command):
 
 
 def test_diff_takes_a_process_alone():
-    """Of two arguments both are reports."""
+    """With two arguments, both are reports."""
     assert make_parser().parse_args(["diff", "--pid", "4711"]).pid == 4711
     assert make_parser().parse_args(["diff", "4711"]).before == "4711"
 
@@ -54,7 +54,7 @@ def test_diff_takes_a_process_alone():
     ],
 )
 def test_a_mistake_is_told_with_the_way_to_mend_it(arguments, words, capsys):
-    """Before any daemon is asked; the exit code is that of a wrong command line."""
+    """Before any request to a daemon; the exit code is that of a wrong command line."""
     with pytest.raises(SystemExit) as ended:
         main(["--socket", "/nowhere", *arguments])
     assert ended.value.code == 2

@@ -1,4 +1,4 @@
-"""Where a program's objects are, in a real interpreter."""
+"""Where a real interpreter allocates its objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is drawn, at 80 columns and in a pipe."""
+"""Rendered output, at 80 columns and in a pipe."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_why_is_said_of_what_grows_and_of_the_first():
 
 
 def test_what_was_missed_is_said():
-    """In words and with the key to change; what was not missed is not."""
+    """In words and with the setting to change; reasons with a count of 0 are omitted."""
     lines = report_lines(
         a_report(losses={"live_full": 1_234, "stack_full": 0, "new_reason": 2}), columns=None
     )
@@ -105,14 +105,14 @@ def test_what_was_missed_is_said():
 
 
 def test_names_that_are_to_come_are_announced():
-    """A function without a name is no mistake then: asking again helps."""
+    """A function without a name is not an error then: a later request has it."""
     words = "still being looked up"
     assert words in "\n".join(report_lines(a_report(names_pending=True), columns=None))
     assert words not in "\n".join(report_lines(a_report(), columns=None))
 
 
 def test_every_loss_of_the_kernel_side_has_words():
-    """bpf/abi.h grows; whoever adds a reason is reminded here."""
+    """bpf/abi.h grows; this test reminds the author of a new reason."""
     abi = pytest.importorskip("bpfleakd.kernel.abi")
     for reason in abi.LOSS_REASONS:
         (line,) = loss_lines({reason: 1})
@@ -224,7 +224,7 @@ def test_markup_in_names_is_shown_as_it_is():
 
 
 def test_several_processes_one_under_the_other():
-    """With a line between them; none at all is said with the way out."""
+    """With a line between them; if there are none, with a hint what to do."""
     lines = report_lines(a_report(23), a_report(101), stacks=0)
     assert [line.split()[0] if line else "" for line in lines][::5] == ["23", "101"]
     assert lines[4] == ""
@@ -235,7 +235,7 @@ def test_several_processes_one_under_the_other():
 
 
 def test_ps_is_a_row_a_process():
-    """And what was missed below the table."""
+    """And the losses below the table."""
     ended = a_process(101, comm=HOSTILE, state=ProcessState.EXECED, live_bytes=2**40, live_count=3_999_999)
     lines = drawn(
         processes_view(
@@ -319,6 +319,6 @@ def test_no_color_is_respected(environ, colour):
 
 
 def test_a_pipe_has_no_width():
-    """Unless COLUMNS says so."""
+    """Unless COLUMNS sets it."""
     assert fitting_width(make_console(io.StringIO(), {})) is None
     assert fitting_width(make_console(io.StringIO(), {"COLUMNS": "100"})) == 100

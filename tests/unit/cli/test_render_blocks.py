@@ -40,7 +40,7 @@ class TestReport:
     """Blocks."""
 
     def test_sums_stacks_and_blocks(self) -> None:
-        """All of it readable at 80 columns, and what is not listed is said."""
+        """All of it is readable at 80 columns, and omissions are stated."""
         assert report_lines() == [
             "4711 leaky  live 4.77 MiB in 10,007 blocks  +7.82 KiB/s  attached 3m31s  exact",
             "outstanding: 2.00 MiB (2,097,178 B) in 5 blocks 1m00s old or older; 3 not listed",
@@ -59,7 +59,7 @@ class TestReport:
         ]
 
     def test_nothing_outstanding(self) -> None:
-        """Of any age, or of that age."""
+        """Of any age, or of the requested age."""
         nothing = {"live_bytes": 0, "live_count": 0, "sites": (), "left_out_sites": 0, "left_out_count": 0}
         assert report_lines(**nothing)[1:] == ["no outstanding blocks 1m00s old or older"]
         assert report_lines(**nothing, older_than_s=0.0)[1:] == ["no outstanding blocks"]
@@ -83,7 +83,7 @@ class TestReport:
         ],
     )
     def test_callers_without_a_line(self, frame: Any, words: str) -> None:
-        """By what is known."""
+        """By what is known of them."""
         site = some_site_blocks(caller=frame, blocks=(a_block(),), left_out_count=0)
         assert report_lines(sites=(site,), left_out_sites=0)[-1].endswith(f"4711 worker {words}")
 
@@ -93,7 +93,7 @@ class TestReport:
         assert lines[8].startswith("      … truncated: the stack has more frames")
 
     def test_long_names_are_cut_on_a_terminal_and_whole_in_a_pipe(self) -> None:
-        """Of a path the end is kept."""
+        """Paths keep their end."""
         name, path = "f" * 100, f"/src/{'d' * 100}/leaky.c:23"
         site = some_site_blocks(caller=a_frame(name, location=path), stack=(), left_out_count=0)
         on_terminal = report_lines(sites=(site,), left_out_sites=0)[-1]
@@ -118,7 +118,7 @@ class TestGroups:
     """`top --group`."""
 
     def test_a_row_a_function(self) -> None:
-        """The figures, how many sites, and the name; [unknown] for what has none."""
+        """The figures, the number of sites, and the name; [unknown] for functions without one."""
         groups = (a_group(), a_group(None, live_bytes=23, live_count=1, growth_bytes_per_s=0.0, sites=("x",)))
         assert group_lines(a_grouped_report(groups=groups), by=GroupKey.FUNCTION) == [
             "4711 leaky  live 4.77 MiB in 10,007 blocks  +7.82 KiB/s  attached 3m31s  exact",
@@ -154,7 +154,7 @@ class TestGroups:
         assert group_lines(by=GroupKey.THREAD) == ["no process is traced: bpfleakctl attach PID"]
 
     def test_several_processes(self) -> None:
-        """One under the other, with what was missed of each."""
+        """Below each other, with the losses of each."""
         reports = (a_grouped_report(23), a_grouped_report(101, losses={"live_full": 7}))
         lines = group_lines(*reports, by=GroupKey.FUNCTION)
         assert [line.split()[0] if line else "" for line in lines][:5:4] == ["23", "101"]

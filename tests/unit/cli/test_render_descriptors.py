@@ -43,7 +43,9 @@ def lines_of(*sites: DescriptorSite, width: int | None = None, stacks: int = 0) 
 
 
 def test_a_site_and_its_stack():
-    """Verdict, rate, what is open, where it is opened, and what it is; the sum says what has no call site."""
+    """Verdict, rate, open descriptors, where they are opened, and their kind; the sum has those without a
+    call site.
+    """
     other = replace(LEAK, function=None, growth_per_min=0.0, verdict=Verdict.UNKNOWN, open_count=5, shares=())
     head, others, leak, *stack, last = lines_of(LEAK, other, stacks=1)
     assert head == (
@@ -63,7 +65,7 @@ def test_a_site_and_its_stack():
 
 
 def test_all_sites_with_their_stacks():
-    """In a pane of its own, in the live view."""
+    """In a separate pane of the live view."""
     sites = tuple(replace(LEAK, site=f"{n:016x}") for n in range(7))
     report = replace(a_report(), descriptor_sites=sites, descriptor_totals=TOTALS)
     lines = [line.plain for line in all_descriptor_lines(report, 80)]
@@ -73,11 +75,11 @@ def test_all_sites_with_their_stacks():
 
 
 def test_names_cannot_write_to_the_terminal():
-    """What a process calls its functions is made printable, and a line is no wider than the terminal."""
+    """A process' function names are made printable, and no line is wider than the terminal."""
     site = replace(LEAK, function="\x1b[2J" + 300 * "x")
     assert all("\x1b" not in line and len(line) <= 80 for line in lines_of(site, width=80))
 
 
 def test_nothing_unless_descriptors_are_recorded():
-    """Then there is no section."""
+    """Then the section is omitted."""
     assert descriptor_lines(a_report(), 80, 3) == []

@@ -22,7 +22,7 @@ def a_saved(*sizes: int) -> LeakReport:
 
 
 def test_changes_and_a_stack() -> None:
-    """What gained most first, and the stack of the first."""
+    """The largest gain first, with its stack."""
     shown = lines(a_saved(1024, 0, 4096), a_saved(4096, 2048, 0))
     assert shown[shown.index("call sites: 1 new, 1 grown, 0 shrunk, 1 gone, 0 unchanged") + 1 :] == [
         "change     bytes     live     count function",
@@ -37,7 +37,7 @@ def test_changes_and_a_stack() -> None:
 
 
 def test_the_first_few() -> None:
-    """The rest is said to be there."""
+    """The rest is counted."""
     assert lines(a_saved(), a_saved(1, 2, 3), limit=1)[-1] == "… 2 more call sites (--limit)"
 
 

@@ -20,7 +20,7 @@ def maps_lines(columns: int | None = 80, **changes: Any) -> list[str]:
 
 
 def test_memory_by_use_then_what_explains_it_then_the_modules():
-    """All of it readable at 80 columns; what has the most in memory first, and the sums below."""
+    """All of it is readable at 80 columns; the largest resident use first, and the sums below."""
     assert maps_lines() == [
         "4711 leaky  attached 3m31s  page tables 88.0 KiB",
         "resident 16.2 MiB (peak 18.1 MiB)  virtual 293 MiB",
@@ -51,7 +51,7 @@ def test_memory_by_use_then_what_explains_it_then_the_modules():
 
 
 def test_swap_has_a_column_where_there_is_any():
-    """In the place of what is dirty, which everybody has."""
+    """In place of dirty memory, which every process has."""
     uses = (UseSummary(MemoryUse.HEAP, 1, 4096, 0, 0, 4096, 0, 0),)
     lines = maps_lines(uses=uses, swap_bytes=4096)
     assert "swap 4.00 KiB" in lines[1]
@@ -60,7 +60,7 @@ def test_swap_has_a_column_where_there_is_any():
 
 
 def test_only_the_first_modules_are_shown():
-    """How many more there are is said; a long path keeps its end, which tells the most."""
+    """The number of further ones is stated; a long path keeps its end, the most significant part."""
     modules = tuple(JitModule(f"/{'x' * 100}/{n}.js", 1, 1) for n in range(13))
     lines = maps_lines(jit_modules=modules)
     assert lines[-1] == "… 3 more modules"
@@ -96,7 +96,7 @@ def test_any_figures_and_names_fit_and_do_no_harm(figures, name):
 
 
 def test_a_container_has_a_table_of_its_own():
-    """What is used of its limit, what grows, and what of it is this process."""
+    """Use and limit, growth, and the share of this process."""
     lines = (
         ContainerLine(ContainerKind.FILE, 40 << 20, 1_048_576.0, None),
         ContainerLine(ContainerKind.ANON, 20 << 20, 0.0, 15 << 20),

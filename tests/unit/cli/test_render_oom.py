@@ -1,4 +1,4 @@
-"""What a report says of an OOM kill."""
+"""How a report shows an OOM kill."""
 
 from __future__ import annotations
 

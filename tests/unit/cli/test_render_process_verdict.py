@@ -48,7 +48,7 @@ def test_how_full_a_heap_is(limit_bytes: int | None, alive: str) -> None:
 
 
 def test_leaks_that_are_too_slow_to_show() -> None:
-    """Twenty recorded blocks make one: what is slower would have shown fewer by now."""
+    """A leak needs twenty recorded blocks: a slower one would have fewer by now."""
     sampled = a_process(mode=TracingMode.SAMPLED, sample_interval_bytes=65_536, attached_s=64.0)
     (line,) = unseen_lines(sampled)
     assert line.startswith("a leak of less than 20.0 KiB/s does not show yet")

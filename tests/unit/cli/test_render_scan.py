@@ -18,7 +18,7 @@ def lines(**changes: Any) -> list[str]:
 
 
 def test_sums_stacks_and_blocks() -> None:
-    """What is lost first; how long the process was stopped; what was not judged."""
+    """Lost blocks first; the time the process was stopped; what was not judged."""
     assert lines() == [
         "4711 leaky  live 4.77 MiB in 10,007 blocks  +7.82 KiB/s  attached 3m31s  exact",
         "scanned 101 MiB in 1.3 s; the process was stopped for 23 ms",
@@ -53,7 +53,7 @@ def test_nothing_is_lost() -> None:
 
 
 def test_sites_without_blocks() -> None:
-    """They were not asked for."""
+    """They were not requested."""
     site = a_scanned_site(blocks=(), left_out_count=3)
     assert lines(sites=(site,))[-1] == "      _start  leaky+0x1061"
 
@@ -79,13 +79,13 @@ def test_what_is_suppressed() -> None:
 
 
 def test_what_was_freed() -> None:
-    """Said where it counts as in use."""
+    """Stated if freed memory counts as in use."""
     words = "note: freed memory counts as in use"
     assert words in lines(known_heap_bytes=0)
     assert words not in lines()
 
 
 def test_caveats() -> None:
-    """Every one has words of its own."""
+    """Every caveat has a text."""
     notes = [line for line in lines(caveats=tuple(ScanCaveat)) if line.startswith("note: ")]
     assert len(set(notes)) == len(ScanCaveat)

@@ -1,4 +1,4 @@
-"""The line on what is suppressed."""
+"""The line about suppressed sites."""
 
 from __future__ import annotations
 

@@ -45,13 +45,13 @@ def test_method_and_class_stay(width, short):
     ],
 )
 def test_names_of_languages(name, width, short):
-    """What each makes of types, operators and traits."""
+    """How each language writes types, operators and traits."""
     assert short_function(name, width) == short
 
 
 @given(st.text(alphabet="ab:.<>()[] ,*&~é漢", max_size=40), st.integers(0, 30))
 def test_any_name_fits(name, width):
-    """Names come from the traced program: no error, and never wider than asked for."""
+    """Names come from the traced program: no error, and never wider than requested."""
     assert cell_len(short_function(name, width)) <= width
 
 

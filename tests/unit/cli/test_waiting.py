@@ -29,7 +29,7 @@ def test_what_takes_long_says_so_on_a_terminal_and_leaves_nothing():
 
 
 def test_what_is_quick_says_nothing():
-    """A line that flickers is no help."""
+    """A line that flickers does not help."""
     with on_a_terminal([sys.executable, "-c", SCRIPT.format(after_s=60, takes_s=0)]) as terminal:
         assert terminal.end() == ("done\r\n", 0)
 

@@ -1,4 +1,4 @@
-"""What --check-config finds beyond the file itself."""
+"""What --check-config finds beyond the syntax of the file."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_plain_configuration_has_none(checked, tmp_path: Path):
     ],
 )
 def test_each_problem_names_its_key(checked, changes, problem):
-    """What the machine lacks is found before the daemon is restarted with it."""
+    """It finds what the machine lacks before a restart of the daemon does."""
     (found,) = checked(**changes)
     assert found.startswith(problem)
 
@@ -58,7 +58,7 @@ def test_patterns_and_numbers_of_users_are_left_alone(checked):
 
 
 def test_another_users_directory_is_refused(checked, tmp_path: Path):
-    """As the daemon would: whoever can write there decides what it reads."""
+    """As by the daemon: a user who can write there controls what the daemon reads."""
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
     (found,) = checked(state={"dir": str(tmp_path / "open")})

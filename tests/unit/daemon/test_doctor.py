@@ -96,7 +96,7 @@ def test_missing_capabilities_are_named_with_their_purpose(machine, tmp_path):
 
 
 def test_the_right_that_only_runtimes_of_others_need(machine, tmp_path):
-    """That it is missing is no fault; the check says what is missing, and where it is explained."""
+    """Its absence is not an error; the check states what does not work, and where it is explained."""
     assert machine()["runtime sockets"].status == OK
     for bits, missing in (
         (2, "CAP_DAC_OVERRIDE:"),
@@ -132,7 +132,7 @@ def test_sys_admin_includes_bpf(machine, tmp_path):
 
 
 def test_bpf_and_perfmon_do_on_a_newer_kernel(machine, tmp_path):
-    """Only perf events want the whole of SYS_ADMIN."""
+    """Only perf events need all of SYS_ADMIN."""
     (tmp_path / "proc/self/status").write_text(f"CapEff:\t{1 << 39 | 1 << 38 | 1 << 19:016x}\n")
     checks = machine()
     assert checks["CAP_BPF"].status == checks["CAP_PERFMON"].status == OK
@@ -187,7 +187,7 @@ def test_bcc_is_the_right_one(tmp_path, module, status, words):
     if module is not None:
         (tmp_path / "bcc.py").write_text(module)
     python = tmp_path / "python"
-    # A Python that sees no packages but those beside it.
+    # A Python that finds only the packages beside it.
     python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec /usr/bin/python3 -S "$@"\n')
     python.chmod(0o755)
     check = doctor._bcc(str(python))
@@ -202,7 +202,7 @@ def test_a_python_that_does_not_run_is_no_crash(tmp_path):
 
 
 def test_attach_methods():
-    """The best first; a kernel with none, or a check that fails itself, is told in words."""
+    """The best first; a kernel without any, and a check that fails, get a message."""
 
     def check(methods: tuple[str, ...], passed_over: dict[str, str], release: str = "6.18.5-amd64") -> Check:
         return doctor._attach_method(lambda: (methods, passed_over), release)
@@ -223,7 +223,7 @@ def test_attach_methods():
 
 
 def test_a_fallback_is_told_with_its_cause():
-    """What the kernel has not got yet is no news, anything else a warning."""
+    """A feature that the kernel lacks is not a warning, anything else is."""
 
     def check(release: str) -> Check:
         passed_over = {"session": "Invalid argument", "may_goto": "it does not end"}

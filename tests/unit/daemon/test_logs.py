@@ -31,7 +31,7 @@ def configured(stream: io.StringIO, level: str = "info", form: str = "auto", **e
 
 
 def test_without_a_terminal_a_line_is_a_json_object():
-    """What the journal and log shippers get."""
+    """For the journal and log shippers."""
     stream = io.StringIO()
     configured(stream)
     structlog.get_logger().info("process.attached", pid=4711, functions=9, path=Path("/x"))
@@ -122,7 +122,7 @@ def test_the_daemon_does_not_load_what_it_does_not_need():
 
 
 def test_a_closed_pipe_ends_nothing():
-    """The reader of the log goes away; the program goes on, and ends as it would have."""
+    """When the reader of the log exits, the program continues, and exits as usual."""
     code = (
         "import structlog\n"
         "from bpfleakd.config import LogConfig\n"

@@ -16,7 +16,7 @@ STARTED = Config(log=LogConfig(format=LogFormat.JSON))
 
 
 class Using:
-    """A service that notes what it is to use."""
+    """A service that records the configuration that it gets."""
 
     def __init__(self) -> None:
         self.used: list[Config] = []
@@ -26,7 +26,7 @@ class Using:
 
 
 def reload(*files: Config | ConfigError) -> list[Config]:
-    """Start with STARTED and reload each of these files in turn; return what was put into force."""
+    """Start with STARTED and reload each of these files in turn; return the configurations in force."""
     remaining, service = list(files), Using()
 
     def read() -> Config:
@@ -49,7 +49,7 @@ def events(text: str) -> list[dict[str, Any]]:
 
 
 def test_what_waits_for_a_restart_is_said_at_each_reload(capsys):
-    """And is not taken for what is in force: not by the daemon, and not by the next comparison."""
+    """And it does not count as being in force: not for the daemon, and not in the next comparison."""
     changed = msgspec.structs.replace(STARTED, unattended_s=600.0, tick_s=2.0)
     used = reload(changed, changed, STARTED)
 
@@ -65,7 +65,7 @@ def test_what_waits_for_a_restart_is_said_at_each_reload(capsys):
 
 
 def test_a_file_that_is_wrong_changes_nothing(capsys):
-    """The next one is compared with what was in force before it."""
+    """The next one is compared with the configuration that is still in force."""
     used = reload(ConfigError("tick_s: expected a number"), STARTED)
     assert used == [STARTED]
     assert [event["event"] for event in events(capsys.readouterr().err)] == ["config.reloaded"]

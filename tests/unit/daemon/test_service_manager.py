@@ -1,4 +1,4 @@
-"""What the service manager is told, read at the other end of its socket."""
+"""Messages to the service manager, read at the other end of its socket."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_an_address_may_be_abstract():
 
 
 def test_a_reload_begins_with_its_time_and_ends_ready(manager: ServiceManager, listener: socket.socket):
-    """The time is CLOCK_MONOTONIC in microseconds, as Type=notify-reload wants it."""
+    """The time is CLOCK_MONOTONIC in microseconds, as Type=notify-reload requires."""
     manager.reloading()
     assert received(listener) == ["RELOADING=1", f"MONOTONIC_USEC={NOW_NS // 1_000}"]
     manager.ready("2 traced")
@@ -98,7 +98,7 @@ def test_the_status_line_counts_who_is_traced_who_grows_and_what_was_lost():
 
 
 def test_how_long_the_watchdog_waits():
-    """For ever, where there is none; no child is to think that it has one."""
+    """Without a watchdog, forever; children do not inherit it."""
     environ = {"WATCHDOG_USEC": "2500000"}
     assert ServiceManager.from_environment(environ).watchdog_s == 2.5
     assert environ == {}

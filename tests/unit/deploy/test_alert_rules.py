@@ -1,4 +1,4 @@
-"""deploy/prometheus: rules that Prometheus takes, that do what they say, about metrics that exist."""
+"""deploy/prometheus: rules that Prometheus accepts, that work as described, about metrics that exist."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_promtool_is_content(arguments):
 
 
 def test_every_rule_is_tested():
-    """An alert both where it fires and, mostly, where it does not."""
+    """An alert both when it fires and, mostly, when it does not."""
     tested = TESTS.read_text()
     assert [rule["alert"] for rule in rules("alert") if f"alertname: {rule['alert']}\n" not in tested] == []
     assert [rule["record"] for rule in rules("record") if f"expr: {rule['record']}" not in tested] == []

@@ -18,7 +18,7 @@ DASHBOARDS = sorted((GRAFANA / "dashboards").glob("*.json"))
 
 
 def test_dashboards_are_what_the_script_writes(tmp_path):
-    """Made with Grafana's SDK, which knows no wrong keys: deploy/grafana/build.py writes them anew."""
+    """Made with Grafana's SDK, which rejects wrong keys: deploy/grafana/build.py regenerates them."""
     pytest.importorskip("grafana_foundation_sdk", reason="make setup FOR=test")
     subprocess.run([sys.executable, GRAFANA / "build.py", tmp_path], check=True)
     written = {path.name: path.read_text() for path in tmp_path.iterdir()}
@@ -27,7 +27,7 @@ def test_dashboards_are_what_the_script_writes(tmp_path):
 
 @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
 def test_panels_are_about_metrics_that_exist(path):
-    """Every panel has a title, what it means, and a query of something that is exported."""
+    """Every panel has a title, a description, and a query of an exported metric."""
     names = {sample.name for family in every_family() for sample in family.samples}
     dashboard = json.loads(path.read_text())
     assert dashboard["uid"] == f"bpfleakd-{path.stem}"
@@ -41,7 +41,7 @@ def test_panels_are_about_metrics_that_exist(path):
 
 
 def test_provisioning_is_yaml():
-    """Of version 1, as Grafana wants it."""
+    """Of version 1, as Grafana requires."""
     files = list((GRAFANA / "provisioning").rglob("*.yaml"))
     assert len(files) == 2
     assert all(yaml.safe_load(path.read_text())["apiVersion"] == 1 for path in files)

@@ -17,7 +17,7 @@ from bpfleakd.model.process import TracingMode
 DEPLOY = Path(__file__).parents[3] / "deploy"
 INSIDE = yaml.safe_load((DEPLOY / "kubernetes/inside.yaml").read_text())
 MANIFESTS = list(yaml.safe_load_all((DEPLOY / "kubernetes/bpfleakd.yaml").read_text()))
-# The first with all the fields, and the newest that the package knows.
+# The first version with all the fields, and the newest that the package has.
 VERSIONS = ("1.30", kubernetes_validate.latest_version())
 
 
@@ -33,7 +33,7 @@ POD = manifest("DaemonSet")["spec"]["template"]["spec"]
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    """What the daemon makes of the ConfigMap."""
+    """The ConfigMap as the daemon reads it."""
     file = tmp_path / "config.yaml"
     file.write_text(manifest("ConfigMap")["data"]["config.yaml"])
     return load_config(file)
@@ -54,7 +54,7 @@ def test_a_misspelled_key_is_noticed():
 
 
 def test_capabilities_are_those_of_the_unit():
-    """All but NET_ADMIN, which is of no use in a network of the pod's own."""
+    """All but NET_ADMIN, which is useless in the pod's network namespace."""
     unit = (DEPLOY / "systemd/bpfleakd.service").read_text()
     measured = re.search(r"^CapabilityBoundingSet=(CAP_.+)$", unit, re.MULTILINE)[1].split()
     assert CONTAINER["securityContext"]["capabilities"]["drop"] == ["ALL"]
@@ -97,7 +97,7 @@ def test_the_policy_leaves_the_node_alone(config: Config):
 
 
 def test_a_program_that_samples_itself_finds_the_library():
-    """What the init container copies is what the dynamic loader is told of, in the same volume."""
+    """The init container copies the library to the path in LD_PRELOAD, in the same volume."""
     pod = INSIDE["spec"]["template"]["spec"]
     (brings,), (service,) = pod["initContainers"], pod["containers"]
     source, directory = brings["command"][1:]

@@ -19,7 +19,7 @@ REQUESTS = {".TH", ".SH", ".SS", ".TP", ".PP", ".EX", ".EE", ".RS", ".RE"}
 
 
 def the_pages() -> dict[str, str]:
-    """What scripts/manpages.py makes."""
+    """The output of scripts/manpages.py."""
     spec = importlib.util.spec_from_file_location("manpages", ROOT / "scripts/manpages.py")
     assert spec is not None
     assert spec.loader is not None
@@ -59,7 +59,7 @@ def keys(kind: msgspec.inspect.Type, prefix: str = "") -> Iterator[str]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_lines_are_text_or_known_requests(page):
-    """No text is taken for a request of roff."""
+    """No text is mistaken for a request of roff."""
     lines = PAGES[page].splitlines()
     assert lines[0].startswith(".TH ")
     assert {line.split()[0] for line in lines if line[:1] in (".", "'")} <= REQUESTS
@@ -67,7 +67,7 @@ def test_lines_are_text_or_known_requests(page):
 
 
 def test_every_command_and_option_is_there():
-    """Of both commands."""
+    """For both commands."""
     assert set(options(bpfleakctl.make_parser())) <= set(re.findall(r"[\w-]+", plain("bpfleakctl.1")))
     assert set(options(bpfleakd.make_parser())) <= set(re.findall(r"[\w-]+", plain("bpfleakd.8")))
 

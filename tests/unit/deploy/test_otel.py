@@ -1,4 +1,4 @@
-"""The configuration for the OpenTelemetry Collector: a pipeline of parts that exist, and what it scrapes."""
+"""The configuration for the OpenTelemetry Collector: its components exist, and its targets are right."""
 
 from __future__ import annotations
 

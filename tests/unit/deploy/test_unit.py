@@ -1,4 +1,4 @@
-"""The systemd unit: how much it exposes, and that what it takes away is explained."""
+"""The systemd unit: its exposure score, and an explanation for each setting."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DROP_IN = SYSTEMD / "runtime-sockets.conf"
 
 
 def exposure(tmp_path: Path, *drop_ins: Path) -> float:
-    """What `systemd-analyze security` says of the unit, from 0 (nothing) to 10."""
+    """The unit's score by `systemd-analyze security`, from 0 (no exposure) to 10."""
     if shutil.which("systemd-analyze") is None:
         pytest.skip("needs systemd-analyze: apt install systemd")
     unit = tmp_path / UNIT.name
@@ -34,7 +34,7 @@ def test_the_unit_exposes_little(tmp_path):
 
 
 def test_a_capability_for_an_optional_feature_is_not_in_the_unit(tmp_path):
-    """It is in the drop-in, which says what it is for and what it costs, and adds nothing else."""
+    """It is in the drop-in, which explains its use and its risk, and adds nothing else."""
     lines = DROP_IN.read_text().splitlines()
     settings = [line for line in lines if line and not line.startswith("#")]
     assert settings == ["[Service]", "CapabilityBoundingSet=CAP_DAC_OVERRIDE CAP_KILL"]

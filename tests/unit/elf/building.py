@@ -13,7 +13,7 @@ __all__ = ["assembled", "compiled", "nm", "objcopy", "output_of"]
 
 
 def output_of(*command: str | Path) -> str:
-    """Run a tool and return what it prints; skips where it is not installed."""
+    """Run a tool and return its output; skips if it is not installed."""
     if shutil.which(str(command[0])) is None:
         pytest.skip(f"needs {command[0]}: apt install gcc g++ binutils")
     return subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True).stdout

@@ -52,7 +52,7 @@ class TestDebugLink:
     """Debug files by their name."""
 
     def test_next_to_the_program(self, tmp_path: Path) -> None:
-        """The file named in the link is found in the program's directory, and has what was stripped."""
+        """The file named in the link is found in the program's directory, with the stripped symbols."""
         program, debug = separated(tmp_path)
         assert found_for(program) == debug
         with ElfImage.open(program) as image, ElfImage.open(debug) as debug_image:
@@ -94,7 +94,7 @@ class TestDebugLink:
             assert debug_link(image) is None
 
     def test_pipe_with_the_right_name(self, tmp_path: Path) -> None:
-        """A candidate that is no regular file is passed over without waiting for it."""
+        """A candidate that is not a regular file is skipped without blocking."""
         program, debug = separated(tmp_path)
         debug.unlink()
         os.mkfifo(debug)
@@ -150,7 +150,7 @@ class TestMinidebuginfo:
 
     @pytest.mark.parametrize("data", [b"", b"junk", lzma.compress(b"no ELF"), lzma.compress(b"x" * 99)[:-9]])
     def test_broken_ones(self, tmp_path: Path, data: bytes) -> None:
-        """What is no xz stream, or no ELF file inside, is as good as absent."""
+        """A broken xz stream, or one without an ELF file inside, counts as absent."""
         with self.packed(tmp_path, data or b"\0") as image:
             assert minidebug_image(image) is None
 

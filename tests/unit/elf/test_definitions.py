@@ -26,7 +26,7 @@ def function(name: str, scope: str = ".globl") -> str:
 
 
 def test_every_function_of_libc() -> None:
-    """What nm finds is found, whatever version it has."""
+    """All functions that nm finds are found, whatever their version."""
     names = list(nm(LIBC, "-D", "--defined-only"))
     assert len(names) > 1000
     assert all(defines(LIBC, name) for name in names[::97])
@@ -63,7 +63,7 @@ def test_names_at_the_end_of_others(tmp_path: Path) -> None:
 
 
 def test_only_the_symbol_table_has_it(tmp_path: Path) -> None:
-    """Without .symtab there is no hidden function any more."""
+    """Without .symtab the hidden function is gone."""
     path = assembled(tmp_path, function("malloc", ".local"))
     assert defines(path, "malloc")
     objcopy(path, "--strip-all")

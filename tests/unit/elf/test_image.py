@@ -1,4 +1,4 @@
-"""ELF images: what readelf says of sane files, and `BadElf` for everything else."""
+"""ELF images: the same results as readelf for valid files, and `BadElf` for everything else."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def look_at_everything(image: ElfImage) -> None:
-    """Ask an image for all that it can tell; raises BadElf where it cannot."""
+    """Read everything that an image has; raises BadElf on errors."""
     _ = image.build_id, image.segments, image.section_names, image.is_static, image.is_go
     for offset in (0, 0x1000, 1 << 40):
         image.vaddr_of(offset)
@@ -97,7 +97,7 @@ class TestSaneFiles:
         ],
     )
     def test_static_is_what_no_loader_touches(self, tmp_path: Path, options: list[str], static: bool) -> None:
-        """Static programs are told from dynamic ones, and static-pie from libraries."""
+        """Static programs are distinguished from dynamic ones, and static-pie from libraries."""
         with ElfImage.open(compiled(tmp_path, MAIN, *options)) as image:
             assert image.is_static is static
             assert image.machine == EM_X86_64
@@ -164,7 +164,7 @@ class TestSaneFiles:
             assert image.read(start, 2) == b"\x90\xc3"
 
     def test_go_is_recognised(self, program: Path, tmp_path: Path) -> None:
-        """What the Go linker leaves behind is seen."""
+        """The sections of the Go linker are recognised."""
         note, copy = tmp_path / "note", tmp_path / "go"
         note.write_bytes(b"go")
         copy.write_bytes(program.read_bytes())
@@ -179,7 +179,7 @@ class TestSaneFiles:
 
 
 class TestOpening:
-    """What can be opened at all."""
+    """Files that can be opened."""
 
     def test_descriptor_stays_the_callers(self, program: Path) -> None:
         """An image made of a descriptor can be closed without closing that."""
@@ -195,7 +195,7 @@ class TestOpening:
 
     @pytest.mark.parametrize("path", ["/dev/null", "/tmp"])
     def test_devices_and_directories_are_refused(self, path: str) -> None:
-        """Nor are devices, where opening has effects."""
+        """Devices neither, since opening them may have effects."""
         with pytest.raises(BadElf, match="not a regular file"):
             ElfImage.open(path)
 
@@ -258,7 +258,7 @@ class TestHostileFiles:
         survives(bytes(data))
 
     def test_section_beyond_the_file(self, program: Path) -> None:
-        """A section that ends behind the file has no data, and says so."""
+        """A section that ends beyond the file has no data, and reports this."""
         data = _with_section_size(program.read_bytes(), ".text", 1 << 40)
         with ElfImage.from_bytes(data, "hostile") as image, pytest.raises(BadElf):
             _ = image.section(".text").data  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""What a jump through the procedure linkage table leads to: objdump is the truth."""
+"""Targets of jumps through the procedure linkage table, compared with objdump."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_every_stub(tmp_path: Path, options: list[str]) -> None:
 
 
 def test_the_stubs_of_a_library() -> None:
-    """A library's calls of what it exports itself go through stubs, too."""
+    """A library calls its own exported functions through stubs, too."""
     path = Path(output_of("gcc", "-print-file-name=libstdc++.so.6").strip())
     stubs = stubs_of(path)
     assert "_ZdlPv" in stubs.values()

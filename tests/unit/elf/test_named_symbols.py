@@ -27,7 +27,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_variables_and_functions(program: Path) -> None:
-    """Also one whose name is the end of another's."""
+    """Also one whose name is the end of another name."""
     lines = [line.split() for line in output_of("nm", "-S", program).splitlines()]
     expected = {
         fields[-1]: NamedSymbol(int(fields[0], 16), int(fields[1], 16))

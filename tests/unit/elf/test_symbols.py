@@ -73,7 +73,7 @@ class TestLookup:
         assert table_of(path).addresses_of(["seen", "unseen"]) == {"seen": nm(path, "-D")["seen"]}
 
     def test_malloc_is_called_malloc(self) -> None:
-        """Of malloc and __libc_malloc, which are one function, the former is shown."""
+        """malloc and __libc_malloc are one function; the former name is shown."""
         addresses = nm(LIBC, "-D")
         assert addresses["malloc"] == addresses["__libc_malloc"]
         found = table_of(LIBC).lookup(addresses["malloc"])
@@ -104,7 +104,7 @@ class TestLookup:
         assert [table.lookup(outer + n) for n in range(6)] == [Symbol("outer", outer, 5)] * 5 + [None]
 
     def test_inner_function_wins(self, tmp_path: Path) -> None:
-        """Of two functions around an address the inner one is meant, behind it the outer one again."""
+        """Of two functions around an address the inner one wins; after it, the outer one again."""
         inner = function("inner", "nop")
         path = assembled(tmp_path, function("outer", f"nop\n{inner}\nnop; ret"))
         table = table_of(path)
@@ -123,7 +123,7 @@ class TestLookup:
         assert table.lookup(first + 5) is None
 
     def test_nothing_between_functions(self, tmp_path: Path) -> None:
-        """Padding belongs to nobody, nor does anything outside."""
+        """Padding belongs to no function, nor does anything outside."""
         path = assembled(tmp_path, function("first") + ".balign 64\n" + function("second"))
         first = nm(path)["first"]
         table = table_of(path)
@@ -184,7 +184,7 @@ class TestSearch:
         assert table_of(both).addresses_of(["release"]) == {"release": exported}
 
     def test_default_version_is_meant(self, tmp_path: Path) -> None:
-        """Of a function in two versions the default one is found, with and without .symtab."""
+        """Of a function with two versions the default one is found, with and without .symtab."""
         source = (
             '__asm__(".symver old_get, get@V1"); __asm__(".symver new_get, get@@V2");\n'
             "int old_get(void) { return 1; } int new_get(void) { return 23; }"
@@ -227,7 +227,7 @@ class TestLimits:
     def test_functions_over_the_limit_are_counted(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """What is beyond the limit is left out and said to be."""
+        """Functions beyond the limit are omitted and counted."""
         path = assembled(tmp_path, "".join(function(f"f{n}") for n in range(70_000)))
         monkeypatch.setattr(symbols_module, "FUNCTIONS_MAX", 100)
         table = table_of(path)
@@ -262,7 +262,7 @@ class TestLimits:
         _search(bytes(data))
 
     def test_file_truncated_while_open(self, tmp_path: Path) -> None:
-        """Names are read when asked for: where they are gone by then, that is a BadElf."""
+        """Names are read on request: if they are gone by then, BadElf is raised."""
         path = assembled(tmp_path, function("here"))
         address = nm(path)["here"]
         table = table_of(path)

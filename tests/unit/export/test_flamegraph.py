@@ -45,7 +45,7 @@ def test_stacks_share_what_they_share():
 
 
 def test_whose_code_it_is():
-    """The program, a library, run-time compiled, the allocator, nobody knows."""
+    """The program, a library, runtime-compiled, the allocator, unknown."""
     jit = a_frame("Shop::sell", module=None, kind=FrameKind.JIT)
     library = a_frame("uv_run", module="/lib/libuv.so.1")
     unknown = a_frame(None, module=None, kind=FrameKind.UNKNOWN)
@@ -71,7 +71,7 @@ def test_a_stack_that_is_not_whole_has_a_root_of_its_own():
 
 
 def test_a_comparison_has_what_grew_shrank_came_and_went():
-    """The width is the larger of the two, so that what is gone can be seen."""
+    """The width is the larger of the two, so sites that are gone are visible."""
     gone, new = a_frame("gone"), a_frame("new")
     now = report_of((50, (MALLOC, LEAK, MAIN)), (7, (MALLOC, new, MAIN)))
     before = report_of((20, (MALLOC, LEAK, MAIN)), (30, (MALLOC, gone, MAIN)))
@@ -95,7 +95,7 @@ def test_of_too_many_frames_the_widest_are_drawn():
 
 
 def test_a_page_says_how_much_it_leaves_out():
-    """Beside the sum, which is of all."""
+    """Beside the sum, which includes it."""
     stacks = [(1, (a_frame(f"leaf{n}"), MAIN)) for n in range(NODES_MAX + 23)]
     assert flamegraph_json(report_of(*stacks), BYTES)["subtitle"].endswith(
         " live, 24 narrower frames left out"
@@ -134,7 +134,7 @@ def test_the_tree_is_that_of_adding_up_stack_by_stack(now, before):
 
 
 def test_nothing_without_width_is_drawn():
-    """A site that was freed is no frame."""
+    """A site without outstanding bytes gets no frame."""
     assert shape(flame_tree(report_of((0, (MALLOC, LEAK, MAIN))), BYTES).root) == {}
 
 
@@ -170,7 +170,7 @@ def test_widths_are_shares():
 
 
 def test_nothing_outstanding_can_be_drawn():
-    """An empty page says so by its figures."""
+    """An empty page shows this by its figures."""
     assert "0 B live" in flamegraph_html(a_report(sites=()), BYTES)
     assert "0 B live" in flamegraph_svg(a_report(sites=()), BYTES, a_report(sites=()))
 

@@ -88,7 +88,7 @@ def test_threads_kind_and_site_are_labels():
 
 
 def test_inlined_frames_share_the_location_of_their_function():
-    """The innermost first, as the format wants it."""
+    """The innermost first, as the format requires."""
     stack = (
         a_frame("malloc", address=LIBC.start + 23),
         a_frame("inlined", address=PROGRAM.start + 1, inlined=True),

@@ -124,7 +124,7 @@ def test_every_figure_of_a_call_site_is_there():
 
 
 def test_the_daemon_tells_of_itself():
-    """Version, ticks, processes, and what it takes of the machine."""
+    """Version, ticks, processes, and its use of the machine."""
     made = exporter(a_snapshot())
     made.update(a_snapshot(), 1.0, 0.07)
     text = made.expose()[0].decode()
@@ -156,7 +156,7 @@ def test_the_watch_is_told_in_figures():
 
 
 def test_what_tracing_costs_is_told():
-    """In cores and seconds, as Prometheus wants it."""
+    """In cores and seconds, as Prometheus recommends."""
     guard = GuardStats(540.0, 1_100.0, 12.5, 3, 5, 7)
     read = samples(replace(a_snapshot(), guard=guard))
     assert value(read, "bpfleakd_tracing_cores") == 0.125
@@ -205,7 +205,7 @@ def test_the_number_of_series_is_bounded(processes, sites, ticks, max_series, la
 
 
 def many(pids: range, sites: int, comm: str) -> MetricsSnapshot:
-    """So many processes with so many sites each, which all have all figures."""
+    """This many processes with this many sites each, all with all figures."""
     traced = [a_traced_process(process=a_process(pid, comm=f"{comm}{pid}")) for pid in pids]
     return replace(
         a_snapshot(*traced),
@@ -230,7 +230,7 @@ def test_five_hundred_processes_stay_below_the_limit():
 
 
 def test_the_bill_of_a_process_has_a_label_for_the_kind():
-    """Of several processes with the same labels it is the sum; what a process has nothing of is not there."""
+    """Processes with the same labels are summed; kinds that a process does not have are omitted."""
     bills = {
         23: (BillLine(BillKind.HEAP_LIVE, 3_001, None), BillLine(BillKind.FILE, 101, None)),
         101: (BillLine(BillKind.HEAP_LIVE, 2_003, 7.0),),
@@ -283,7 +283,7 @@ def test_a_fingerprint_leads_to_its_stack():
 
 
 def test_a_process_that_has_gone_keeps_its_series_for_a_while():
-    """It holds no memory any more, but what it has allocated counts."""
+    """It has no memory any more, but its allocations still count."""
     made = exporter(a_snapshot(sites=(a_site(),)), linger_s=300)
     made.update(replace(a_snapshot(), processes=(), top_sites={}), 1.0, 0.01)
     read = read_back(made)
@@ -297,7 +297,7 @@ def test_a_process_that_has_gone_keeps_its_series_for_a_while():
 
 
 def test_a_small_leak_is_shown_before_a_large_cache():
-    """It counts with what it will hold by tomorrow."""
+    """It is ranked by its size by tomorrow."""
     cache = a_site("cache", site="a", live_bytes=1 << 30, verdict=Verdict.STEADY, leak_bytes_per_s=0.0)
     leak = a_site("leak", site="b", live_bytes=1 << 20, leak_bytes_per_s=20_000.0)
     read = samples(a_snapshot(sites=(cache, leak)), top_sites=1)
@@ -338,7 +338,7 @@ def test_openmetrics_is_spoken_where_it_is_asked_for():
     "accept", ["", "*/*", "text/html", "application/openmetrics-text;version=x.y", "\xff;;="]
 )
 def test_any_other_accept_header_gets_plain_text(accept):
-    """A broken header is no reason to fail a scrape."""
+    """A malformed header does not fail a scrape."""
     body, content_type = exporter(a_snapshot()).expose(accept)
     assert content_type.startswith("text/plain; version=0.0.4")
     assert list(parse_text(body.decode()))
@@ -352,7 +352,7 @@ def test_two_exporters_live_in_one_process():
 
 @pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not there: apt install prometheus")
 def test_promtool_has_nothing_to_say():
-    """Names, units, types and help texts are as Prometheus wants them."""
+    """Names, units, types and help texts follow Prometheus' conventions."""
     made = exporter(a_snapshot(a_traced_process(losses={"live_full": 3}), sites=(a_site(),)))
     done = subprocess.run(
         ["promtool", "check", "metrics"], input=made.expose()[0], capture_output=True, check=False

@@ -74,7 +74,7 @@ def test_a_newcomer_has_to_be_larger_by_a_quarter():
 
 
 def test_what_lingers_gives_way_to_what_is_chosen():
-    """Where all the room is taken nothing lingers."""
+    """Without room, no series lingers."""
     choice: SeriesChoice = SeriesChoice(per_owner=5, total=2, linger_s=30)
     choice.update(of_one(a=1), 0)
     assert choice.update(of_one(b=1), 1) == ["b", "a"]

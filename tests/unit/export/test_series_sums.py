@@ -10,7 +10,7 @@ from bpfleakd.export.series_sums import SeriesReading, SeriesSums, Sums
 
 
 class Prometheus:
-    """What increase() makes of the samples of a counter: a fall is a reset."""
+    """What increase() makes of the samples of a counter: a decrease is a reset."""
 
     def __init__(self) -> None:
         self.total = 0.0
@@ -43,16 +43,13 @@ def update(made: SeriesSums, readings: dict[int, SeriesReading]) -> Sums:
     )
 )
 def test_a_counter_tells_what_happened(lives):
-    """Processes come and go, pids are used again: increase() is what they allocated, and nothing else.
-
-    A life is (pid, the tick after which it comes at the soonest, its allocations in each tick).
-    """
+    """Processes come and go, pids are reused: increase() equals their allocations, and nothing else."""
     ticks: dict[int, dict[int, SeriesReading]] = {}
     free_from: dict[int, int] = {}
     for number, (pid, begin, allocations) in enumerate(lives):
         begin = max(begin, free_from.get(pid, 0))
         for age in range(len(allocations)):
-            # Of two that were seen once each, the later one has been traced for less time.
+            # Of two that were seen once each, the later one has been traced for a shorter time.
             told = reading(sum(allocations[: age + 1]), age + 0.5 - number / 1000)
             ticks.setdefault(begin + age, {})[pid] = told
         free_from[pid] = begin + len(allocations)
@@ -79,14 +76,14 @@ def test_a_pid_that_is_used_again_is_another_process():
 
 
 def test_what_another_daemon_counted_is_not_counted_again():
-    """Of a process that was taken over, the increases from then on are."""
+    """For an adopted process, only increases from then on count."""
     made = a_sum()
     assert update(made, {1: reading(1009, 60.0, adopted=True)}) == Sums((1009,), (0,))
     assert update(made, {1: reading(1013, 61.0, adopted=True)}) == Sums((1013,), (4,))
 
 
 def test_a_process_that_moves_to_other_labels_is_counted_once():
-    """The series that it comes to has not to tell what another one has told."""
+    """The new series does not repeat what another series has counted."""
     made = a_sum()
     made.update(["a", "b"], {"a": {1: reading(23)}, "b": {2: reading(101)}}, {1, 2}, exclusive=True)
     now = made.update(["a", "b"], {"b": {1: reading(29, 2.0), 2: reading(101, 2.0)}}, {1, 2}, exclusive=True)
@@ -102,7 +99,7 @@ def test_what_was_said_last_holds():
 
 
 def test_the_least_of_nothing_is_not_known():
-    """A limit that nobody has is left out; unknown figures are no part of a sum."""
+    """A limit that no process has is omitted; unknown figures are not part of a sum."""
     made: SeriesSums = SeriesSums([sum, min], 0)
     told = {
         1: SeriesReading((23, None), (), 1.0),

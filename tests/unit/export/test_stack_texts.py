@@ -24,7 +24,7 @@ FIGURES = {
 
 
 def test_a_line_a_stack_outermost_first():
-    """As flamegraph.pl wants it."""
+    """The format of flamegraph.pl."""
     text = collapsed_stacks(a_report(sites=(a_site(live_bytes=23),)), StackValue.LIVE_BYTES)
     assert text == "_start;main;leak_here;malloc 23\n"
 
@@ -37,7 +37,7 @@ def test_equal_stacks_are_one_line():
 
 @pytest.mark.parametrize(("value", "figure"), FIGURES.items())
 def test_each_figure_can_be_drawn(value, figure):
-    """And no other is taken for it."""
+    """And each is labelled."""
     report = a_report(sites=(a_site(**figure),))
     assert collapsed_stacks(report, value).endswith(" 23\n")
     profiles = json.loads(speedscope_profile(HeapProfile(0.0, report, ())))["profiles"]
@@ -65,7 +65,7 @@ def test_names_cannot_break_a_line(name):
 
 
 def test_a_stack_that_is_not_whole_says_so():
-    """It hangs under a frame of its own, not beside main."""
+    """It gets a root frame of its own, and is not beside main."""
     site = a_site(live_bytes=5, stack=(a_frame("malloc"),), truncated=StackEnd.NO_RULE)
     nothing = a_site(live_bytes=5, stack=(), truncated=None)
     text = collapsed_stacks(a_report(sites=(site, nothing)), StackValue.LIVE_BYTES)

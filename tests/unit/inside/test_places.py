@@ -1,4 +1,4 @@
-"""Where libbpfleak.so is: the package, the documents and `bpfleakctl run` agree."""
+"""The path of libbpfleak.so: the package, the documents and `bpfleakctl run` agree."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_run_looks_where_the_package_has_it():
 
 @pytest.mark.parametrize("document", ["docs/inside.md", "deploy/systemd/inside.conf"])
 def test_documents_preload_it_from_there(document):
-    """A path of theirs is one where it is."""
+    """Every path in the documents is where the package puts it."""
     preloaded = re.findall(r"LD_PRELOAD=(/\S+)", (ROOT / document).read_text())
 
     assert preloaded

@@ -40,10 +40,10 @@ class FakeKernel:
         self._sizes = {_RULES: rules_max, _SHARDS: shards_max, _MAPPINGS: 64}
         self.out_of_memory = False
         self.rules: list[bytes] = []
-        # Inner maps as the outer ones hold them: descriptors of their own.
+        # Inner maps as the outer ones hold them: separate descriptors.
         self._inner: dict[int, dict[int, int]] = {_SHARDS: {}, _MAPPINGS: {}}
 
-    # What the store calls
+    # The interface that the store uses
 
     def map_info(self, fd: int) -> bpf.MapInfo:
         value_bytes = PACKED_RULE_BYTES if fd == _RULES else 4
@@ -108,7 +108,7 @@ class FakeKernel:
         assert key_bytes == _KEY
         return iter([number.to_bytes(4, "little") for number in self._inner[fd]])
 
-    # What the walker sees
+    # The interface that the walker uses
 
     @property
     def shards(self) -> set[int]:
@@ -135,7 +135,7 @@ class FakeKernel:
         return np.frombuffer(self._value(_SHARDS, shard), np.uint32)
 
     def rules_at(self, pid: int, addresses: list[int]) -> list[UnwindRule]:
-        """What find_rule comes to at each address in a process."""
+        """The result of find_rule at each address in a process."""
         mappings = self.mappings_of(pid).tolist() if pid in self.pids else []
         shards = {shard: self.words_of(shard) for shard in self.shards}
         rules = [unpack(rule)[0] for rule in self.rules]

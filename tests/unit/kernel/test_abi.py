@@ -26,7 +26,7 @@ from bpfleakd.unwind.table import PAGE_BITS, ROW_ADDRESS_MASK
 
 from ..elf.building import output_of
 
-# What only the programs look into.
+# Only the programs read these.
 BPF_ONLY = {
     "python_walk",
     "managed_walk",
@@ -36,7 +36,7 @@ BPF_ONLY = {
     "thread",
     "unwind_shard",
 }
-# Mirrored by a class of its own, and compared by a test of its own.
+# Mirrored by a separate class, and compared by a separate test.
 MIRRORED_ELSEWHERE = {"unwind_rule"}
 
 # Enum -> prefix of its names, and Python's names in their order.
@@ -60,7 +60,7 @@ SIGNED, UNSIGNED, COMPOUND = 1, 0, -1
 
 @dataclass(frozen=True)
 class Declarations:
-    """What abi.h declares, by its text: names only."""
+    """The names that abi.h declares, by its text."""
 
     structs: dict[str, list[str]]
     enums: dict[str, list[str]]
@@ -77,7 +77,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Compiled:
-    """What the compiler makes of the declarations."""
+    """The declarations as the compiler sees them."""
 
     structs: dict[str, Layout]
     numbers: dict[str, int]
@@ -97,7 +97,7 @@ def declared() -> Declarations:
 
 @pytest.fixture(scope="module")
 def compiled(declared: Declarations, tmp_path_factory: pytest.TempPathFactory) -> Compiled:
-    """The declarations in a program that prints what they come to, as JSON."""
+    """The declarations in a program that prints their values as JSON."""
     directory = tmp_path_factory.mktemp("abi")
     prints = [
         f'print("{name}", sizeof(struct {name}));\n'
@@ -141,7 +141,7 @@ def layout_of(dtype: np.dtype) -> Layout:
 
 
 def test_the_header_was_understood(declared: Declarations) -> None:
-    """The struct, enums and numbers that this file is about are among what was read from the text."""
+    """The struct, enums and numbers of this file are among those parsed from the text."""
     assert {"process", "site_key", "live_block", "unwind_rule"} <= declared.structs.keys()
     assert ENUMS.keys() <= declared.enums.keys()
     assert {"MAX_FRAMES", "UNWIND_SHARD_WORDS"} <= set(declared.defines)
@@ -165,7 +165,7 @@ def test_every_dtype_is_of_a_struct(declared: Declarations) -> None:
     ["cfa_kind", "rbp_kind", "cfa_offset", "cfa_addend", "rbp_offset", "position_slot", "caller_slot"],
 )
 def test_packed_rules_are_read_by_the_struct(compiled: Compiled, field: str) -> None:
-    """What is packed for a rule lies where struct unwind_rule has it."""
+    """A packed rule has the layout of struct unwind_rule."""
     layout = compiled.structs["unwind_rule"]
     rule = UnwindRule(CfaKind.DEREF_RBP, -0x1234567, 0x2345678, RbpKind.AT_RSP, -0x3456789, -8, -1)
     values = {
@@ -210,7 +210,7 @@ def test_names_of_an_enum_are_pythons_in_the_same_order(
 
 @pytest.mark.parametrize("enum", [RecordingState, OperandKind, CfaKind, RbpKind])
 def test_numbers_of_python_enums_are_those_of_c(compiled: Compiled, enum: type) -> None:
-    """Where Python has numbers of its own, they are the compiler's."""
+    """Python's own numbers equal the compiler's."""
     prefix = {RecordingState: "STATE_", OperandKind: "OPERAND_", CfaKind: "CFA_", RbpKind: "RBP_"}[enum]
     assert {prefix + member.name: int(member) for member in enum}.items() <= compiled.numbers.items()
 
@@ -278,7 +278,7 @@ def test_going_on_is_no_end(compiled: Compiled) -> None:
 
 
 def test_searches_have_rounds_enough(compiled: Compiled) -> None:
-    """Where loops have constant bounds, they suffice for the longest list and the fullest page."""
+    """The constant bounds of loops suffice for the longest list and the fullest page."""
     walk = (bpf_directory() / "walk.h").read_text()
     rounds = {name: int(number) for name, number in re.findall(r"#define (\w+_ROUNDS) (\d+)", walk)}
     low, high, mapping_rounds = 0, compiled.numbers["MAX_UNWIND_MAPPINGS"], 0
@@ -292,7 +292,7 @@ def test_searches_have_rounds_enough(compiled: Compiled) -> None:
 
 
 def test_events_are_unpacked_as_they_are_laid_out(compiled: Compiled) -> None:
-    """A struct space_event with a value of its own in every field arrives as the event that it is."""
+    """A struct space_event with a different value in every field arrives as the same event."""
     record = np.zeros(1, abi.SPACE_EVENT)
     for number, field in enumerate(abi.SPACE_EVENT.names or (), start=1):
         record[field] = number if field != "arguments" else np.arange(11, 17)

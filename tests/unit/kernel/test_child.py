@@ -86,7 +86,7 @@ def test_a_child_that_dies_without_a_word(child, end: str) -> None:
     ],
 )
 def test_what_libraries_print_is_not_the_reply(child, noise: str) -> None:
-    """Standard output belongs to the reply, whoever prints and whenever it is flushed."""
+    """Standard output belongs to the reply, whatever prints and whenever it is flushed."""
     assert child(f"{noise}; return 23") == 23
 
 
@@ -97,7 +97,7 @@ def test_what_was_printed_is_there_if_it_dies(child) -> None:
 
 
 def test_a_child_that_hangs(child) -> None:
-    """It is ended after its time, and the error says what the time was."""
+    """It is ended after its timeout, which the error states."""
     with pytest.raises(errors.KernelError, match=r"did not end within 0\.5 s"):
         child("time.sleep(600)", timeout_s=0.5)
 
@@ -105,7 +105,7 @@ def test_a_child_that_hangs(child) -> None:
 def test_the_current_directory_is_not_searched(
     child, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The daemon runs as root: a json.py in a directory of somebody else is not imported."""
+    """The daemon runs as root: it must not import another user's json.py."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "json.py").write_text("raise SystemExit('imported from the current directory')\n")
@@ -129,7 +129,7 @@ def test_a_child_that_was_started_ahead_is_the_one_that_is_asked(
 
 
 def test_a_child_prepares_what_is_expected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before it is asked; and it answers what it is asked then."""
+    """It prepares before the request, and then answers it."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, sys.path)]))
     begun = tmp_path / "begun"
     source = f"{SERVE}expected = []\ndef prepare(request):\n    expected.append(request)\n"
@@ -142,7 +142,7 @@ def test_a_child_prepares_what_is_expected(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_child_that_has_ended_before_it_was_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever it was told to expect: the failure shows when it is asked."""
+    """Whatever it was expected to prepare: the failure shows at the request."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, sys.path)]))
     (tmp_path / "child_of_a_test.py").write_text("raise SystemExit('no library')\n")
     before = _children()

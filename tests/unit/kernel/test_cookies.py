@@ -1,4 +1,4 @@
-"""What the programs are told at a probe point, taken apart as they do it."""
+"""Cookies, decoded as the programs do it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_release_that_calls_another_says_so() -> None:
 
 @pytest.mark.parametrize("slot", [0, 1, 511, 65_535])
 def test_the_slot_and_what_an_allocator_calls_are_apart_from_the_rest(slot: int) -> None:
-    """The slot is what is left of a shift, and disturbs nothing below."""
+    """The slot is in the highest bits, and changes nothing below."""
     plain = cookie_of(FunctionRole.CALLOC, ("r11", "rax"))
     cookie = cookie_of(FunctionRole.CALLOC, ("r11", "rax"), slot=slot, calls_allocator=True)
     assert cookie >> abi.COOKIE_SLOT_SHIFT == slot

@@ -59,7 +59,7 @@ def test_a_name_is_made_printable():
 
 @pytest.mark.parametrize("length", [0, 7, 11])
 def test_a_record_that_is_too_short_is_none(length):
-    """Whatever the kernel may come to write."""
+    """Whatever the kernel may write in the future."""
     assert parse_victim(parse_format(NEW), a_new_record()[:length], 0) is None
 
 

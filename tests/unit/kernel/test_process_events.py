@@ -51,7 +51,7 @@ def test_processes_that_come_and_go():
 
 
 def test_threads_are_passed_over():
-    """They are told of as forks and exits, too."""
+    """The kernel reports them as forks and exits, too."""
     assert parse_event(a_fork(29, 23)) is None
     assert parse_event(an_exit(29, 23)) is None
 
@@ -91,7 +91,7 @@ def test_a_damaged_message_is_no_event(message):
 
 
 def test_in_a_pid_namespace_of_its_own_there_are_none(tmp_path):
-    """Where another listener is they arrive nonetheless, with pids of the host."""
+    """With another listener they arrive nevertheless, with pids of the host."""
     (tmp_path / "self/ns").mkdir(parents=True)
     (tmp_path / "self/ns/pid").touch()
     with pytest.raises(KernelUnsupported, match="PID namespace"):
@@ -99,7 +99,7 @@ def test_in_a_pid_namespace_of_its_own_there_are_none(tmp_path):
 
 
 def test_only_parts_of_pyroute2_are_imported():
-    """All of it would be a tenth of what the daemon takes."""
+    """All of it would be a tenth of the daemon's memory."""
     program = """
 import sys
 from bpfleakd.kernel import process_events

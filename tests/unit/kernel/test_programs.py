@@ -37,7 +37,7 @@ def test_every_program_is_defined(method: AttachMethod) -> None:
 
 
 def test_every_function_is_used() -> None:
-    """What the source defines is loaded by some method."""
+    """Some method loads every function that the source defines."""
     used = {*LIFE_PROGRAMS, *SYSCALL_PROGRAMS}
     for method in AttachMethod:
         used.update(programs_of(method), continuations_of(method).values())
@@ -47,7 +47,7 @@ def test_every_function_is_used() -> None:
 
 @pytest.mark.parametrize("method", AttachMethod)
 def test_a_method_sees_both_ends_of_a_call(method: AttachMethod) -> None:
-    """All functions have a program at the entry; the return is a program of its own, but in sessions."""
+    """All functions have a program at the entry; the return has a separate program, except with sessions."""
     of_functions = [program for program in programs_of(method) if program.covered is not Covered.SAMPLED]
     at_entry = {program.covered for program in of_functions if not program.at_return}
     at_return = {program.covered for program in of_functions if program.at_return}
@@ -59,7 +59,7 @@ def test_a_method_sees_both_ends_of_a_call(method: AttachMethod) -> None:
 
 @pytest.mark.parametrize("method", AttachMethod)
 def test_static_probes_get_no_return_probe(method: AttachMethod) -> None:
-    """Where they are, the word at the stack pointer is no return address: one program, and of no session."""
+    """At these places the word at the stack pointer is not a return address: one program, and no session."""
     (program,) = (program for program in programs_of(method) if program.covered is Covered.SAMPLED)
     assert not program.at_return
     assert program.attach_type is not AttachType.UPROBE_SESSION
@@ -80,7 +80,7 @@ def test_a_walk_goes_on_in_a_program_of_the_same_kind(method: AttachMethod) -> N
 
 
 def test_programs_that_go_on_have_maps() -> None:
-    """Each map that a walk goes on through is declared in the source."""
+    """The source declares each map through which a walk continues."""
     maps = set(re.findall(r"^BPF_PROG_ARRAY\((\w+),", (bpf_directory() / "maps.h").read_text(), re.MULTILINE))
     assert continuations_of(AttachMethod.SESSION).keys() == maps
 
@@ -112,7 +112,7 @@ def test_shared_probes_can_walk_on(method: AttachMethod, walker: WalkerKind) -> 
 
 @pytest.mark.parametrize("release", ["5.10.0-32-cloud-amd64", "5.14.21", "4.19"])
 def test_a_kernel_that_is_too_old(release):
-    """Its release is in the message, and what is needed."""
+    """The message has its release, and the required one."""
     with pytest.raises(errors.KernelUnsupported, match=rf"{release} is too old: bpfleakd needs Linux 5.15"):
         check_release(release)
 

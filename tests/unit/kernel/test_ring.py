@@ -79,7 +79,7 @@ def test_records_of_any_length(ring_file: int) -> None:
 
 
 def test_data_is_mapped_only_while_it_is_read(ring_file: int) -> None:
-    """What is mapped counts as resident memory of the daemon."""
+    """Mapped pages count as resident memory of the daemon."""
     size = mmap.PAGESIZE
     with closing(RingReader(ring_file, size)) as ring, mmap.mmap(ring_file, 4 * size) as memory:
         idle = mappings_of(ring_file)
@@ -94,6 +94,6 @@ def test_data_is_mapped_only_while_it_is_read(ring_file: int) -> None:
 
 
 def mappings_of(fd: int) -> int:
-    """How many mappings there are of a file."""
+    """The number of mappings of a file."""
     inode = f" {os.fstat(fd).st_ino} "
     return sum(inode in line for line in Path("/proc/self/maps").read_text().splitlines())

@@ -191,7 +191,7 @@ def test_blocks_are_recorded_as_often_as_they_should(sampling: Sampling, shift: 
 def test_the_coin_falls_with_the_very_probability_that_the_weight_is_made_of(
     sampling: Sampling, shift: int
 ) -> None:
-    """Of 2^64 draws just those below s/c of them record: the edge is at the 64th bit."""
+    """Of 2^64 draws exactly those below s/c record: the limit is at the 64th bit."""
     for size in SIZES:
         weight = sampling.weight(shift, size)
         if weight == max(size, 1):

@@ -1,4 +1,4 @@
-"""Functions of files as they are to be probed: where their arguments are, and who only passes calls on."""
+"""Functions to probe in files: where their arguments are, and which only forward calls."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from ..elf.building import compiled, nm, output_of
 from ..helping import helpers
 from .probes.test_points import assembled
 
-# In each, `probe:` marks the probe point of a function whose arguments in rdi and rsi matter, and the two
-# registers are where they are by then.
+# `probe:` marks the probe point of a function that uses its arguments in rdi and rsi, with the registers that
+# have them there.
 MOVED = {
     "they have not moved": ("mov %rdi, %rax; probe: push %rbx; ret", ("rdi", "rsi")),
     "the first is overwritten by the second": (
@@ -53,7 +53,7 @@ LOST = {
 
 
 def searched(*paths: Path) -> list[list[FunctionProbe] | errors.BpfleakdError]:
-    """What a search of files finds."""
+    """The result of a search of files."""
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(path.open("rb")) for path in paths]
         return [_searched(str(path), file.fileno()) for path, file in zip(paths, files, strict=True)]
@@ -67,7 +67,7 @@ def _searched(name: str, *descriptors: int) -> list[FunctionProbe] | errors.Bpfl
 
 
 def searched_with(program: Path, debug: Path) -> list[FunctionProbe]:
-    """What a search of a program finds by the symbols of a debug file."""
+    """The result of a search of a program by the symbols of a debug file."""
     with program.open("rb") as file, debug.open("rb") as symbols:
         return search_file(helpers(), SearchedFile("program", file.fileno(), symbols.fileno()), WANTED)
 
@@ -205,7 +205,7 @@ def test_a_file_that_cannot_be_understood_does_not_hide_another(tmp_path: Path) 
 
 
 def test_a_debug_file_says_what_a_function_is_called_and_not_where_one_begins(tmp_path: Path) -> None:
-    """What it says is believed if the program's own call frame information confirms it."""
+    """Its symbols count if the program's own call frame information confirms them."""
     source = "static char room[64]; __attribute__((noinline)) static char *take(int n) "
     source += "{ return n < 64 ? room + n : 0; }\nint main(int n, char **v) { return take(n) == 0; }\n"
     program = compiled(tmp_path, source, "-g", "-O1")

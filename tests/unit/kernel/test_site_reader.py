@@ -31,7 +31,7 @@ class World:
         self.changes: list[tuple[int, int]] = []
         self.room = room
         self.looked_up = 0
-        # What the programs do while the daemon is between two of its steps.
+        # What the programs do between two steps of the daemon.
         self.meanwhile: Callable[[], None] = lambda: None
 
     def change(self, site: int) -> Iterator[None]:
@@ -101,13 +101,13 @@ class World:
 @settings(max_examples=200, deadline=None)
 @given(
     room=st.sampled_from([0, 1, 100]),
-    # Of two sites, so that several threads change the same, and that they are looked up one by one.
+    # For two sites, so several threads change the same ones, and look-ups are one by one.
     changes=st.lists(st.integers(0, 1), min_size=1, max_size=12),
     readings=st.integers(1, 4),
     data=st.data(),
 )
 def test_every_change_is_read(room: int, changes: list[int], readings: int, data: st.DataObject) -> None:
-    """When the programs have come to rest, two readings later the daemon knows what they know."""
+    """Two readings after the last change, the daemon has the programs' figures."""
     world = World(room)
     threads = [world.change(site) for site in changes]
 
@@ -137,7 +137,7 @@ def take_in(reader: SiteReader, known: dict[int, int]) -> None:
 
 
 def test_only_what_changed_is_looked_up() -> None:
-    """Once all are known; and counts are of blocks."""
+    """Once all are known; and counts are in blocks."""
     world = World(room=100)
     reader = SiteReader(0, world, world)  # type: ignore[arg-type]
     with mock.patch.object(site_reader, "bpf", world):

@@ -1,4 +1,4 @@
-"""Tables in shards: what the walker finds there is what the table says, and room is given back."""
+"""Tables in shards: the walker finds what the table has, and room is reused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RSP = [UnwindRule(CfaKind.RSP, 8 * n) for n in range(1, 24)]
 def a_table(
     rows_by_page: Sequence[int], text_start: int = 0x1000, rules: Sequence[UnwindRule] = RSP
 ) -> UnwindTable:
-    """A table with so many rows on each page, spread evenly, whose rules follow one another."""
+    """A table with this many rows on each page, spread evenly, with consecutive rules."""
     addresses = np.concatenate([np.arange(count) * (PAGE_BYTES // count) for count in rows_by_page])
     numbers = np.arange(len(addresses)) % len(rules) + len(RESERVED_RULES)
     table = UnwindTable(
@@ -192,7 +192,7 @@ class TestSearch:
 
 
 class TestMappingLists:
-    """What is published for a process."""
+    """The mapping lists of processes."""
 
     def test_sorted_whatever_the_order(self) -> None:
         """The walker's search needs order, and mappings come in any."""
@@ -209,7 +209,7 @@ class TestMappingLists:
                 expect_found(kernel, PID, table, bias, some_addresses(table, 20))
 
     def test_too_many_mappings_are_counted(self) -> None:
-        """What finds no room in the list is left out from its end and counted."""
+        """Mappings beyond the list's end are omitted and counted."""
         table = a_table([3])
         kernel = FakeKernel()
         with store_in(kernel) as store:
@@ -236,7 +236,7 @@ class TestMappingLists:
             assert found == [GAP, GAP, table.lookup(start)]
 
     def test_an_empty_list(self) -> None:
-        """A process whose files have no tables has a list without mappings."""
+        """A process whose files have no tables has an empty list."""
         kernel = FakeKernel()
         with store_in(kernel) as store:
             assert store.publish(PID, []) == 0
@@ -245,10 +245,10 @@ class TestMappingLists:
 
 
 class TestRoom:
-    """Words are taken and given back."""
+    """Words are allocated and freed."""
 
     def test_a_table_stays_while_somebody_uses_it(self) -> None:
-        """The last process that lets go of a table takes its words and its shard with it."""
+        """When the last process releases a table, its words and its shard are freed."""
         table = a_table([23])
         kernel = FakeKernel()
         with store_in(kernel) as store:
@@ -268,7 +268,7 @@ class TestRoom:
             assert kernel.shards == set()
 
     def test_a_process_can_let_go_of_some(self) -> None:
-        """What is kept stays with its list, the rest goes."""
+        """Kept tables stay in its list, the others are released."""
         kernel = FakeKernel()
         with store_in(kernel) as store:
             for name in ("kept", "dropped"):
@@ -296,7 +296,7 @@ class TestRoom:
             expect_found(kernel, PID, small, 0, some_addresses(small, 50))
 
     def test_no_memory_is_no_room(self) -> None:
-        """A kernel that refuses another shard is like one whose shards are all in use."""
+        """If the kernel refuses another shard, all shards count as full."""
         kernel = FakeKernel()
         with store_in(kernel) as store:
             kernel.out_of_memory = True
@@ -341,7 +341,7 @@ class TestRoom:
 
 
 class TestIdle:
-    """Tables that nobody uses any more."""
+    """Unused tables."""
 
     def test_one_waits_for_the_next_process_of_its_program(self) -> None:
         """It is there still, and counts as used no more."""
@@ -358,7 +358,7 @@ class TestIdle:
             expect_found(kernel, 2, table, 0, some_addresses(table, 20))
 
     def test_those_unused_for_longest_make_room_for_others(self) -> None:
-        """Of three tables that were let go of there is room for two."""
+        """There is room for two of three released tables."""
         kernel = FakeKernel()
         with store_in(kernel, idle_words_max=50) as store:
             for pid, name in enumerate(("first", "second", "third"), PID):
@@ -388,7 +388,7 @@ class TestAnotherDaemon:
     """The maps outlive the daemon that filled them."""
 
     def test_it_goes_on_with_the_tables(self, libc_table: UnwindTable) -> None:
-        """Walks find what they found, new tables go where no old one is, and rules keep their numbers."""
+        """Walks find the same, new tables do not overlap old ones, and rules keep their numbers."""
         used, unused, new = repeated(libc_table, 5), a_table([23]), a_table([7, 101], rules=RSP[::-1])
         kernel = FakeKernel()
         with store_in(kernel) as store:
@@ -486,7 +486,7 @@ def test_files_of_anybody_leave_room_for_roots():
 
 
 class TestManagedCode:
-    """Ranges with one rule, beside and inside of files that have tables."""
+    """Ranges with one rule, beside and inside files that have tables."""
 
     RULE = managed_rule(-16, inner_offset=23, check_offset=51, is_tagged=True)
 

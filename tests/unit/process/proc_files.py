@@ -1,4 +1,4 @@
-"""A /proc of files: what the kernel writes there, as far as it is read."""
+"""A /proc made of files, with the formats that the kernel writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which functions of a file are probed, by what the file defines."""
+"""Which functions of a file are probed, by its definitions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OPERATORS = ("_Znwm", "_ZdlPv", "_ZdlPvm")
 
 
 def identified(*names: str, **addresses: int) -> dict[str, str]:
-    """Function -> allocator, in a file that defines `names`, each at an address of its own unless given."""
+    """Function -> allocator, in a file that defines `names`, each at a separate address unless given."""
     defined = {name: 0x1000 + 16 * i for i, name in enumerate(names)} | addresses
     return {function.name: allocator.name for allocator, function in identify(defined)}
 
@@ -27,7 +27,7 @@ def of(allocator: str, *names: str) -> dict[str, str]:
 
 
 class TestIdentify:
-    """From the names that a file defines to what is probed in it."""
+    """From the names that a file defines to its probed functions."""
 
     def test_glibc(self) -> None:
         """libc.so.6, or a static program: operators in there are libstdc++'s, which call malloc."""
@@ -103,7 +103,7 @@ class TestIdentify:
 
 
 class TestTable:
-    """What holds for every row."""
+    """Properties of every row."""
 
     def test_every_allocator_gives_and_takes(self) -> None:
         """No function is there twice, and what gives memory out is required."""
@@ -115,7 +115,7 @@ class TestTable:
             assert any(f.required and f.role is FunctionRole.SIZE_FIRST for f in allocator.functions)
 
     def test_a_name_has_one_role(self) -> None:
-        """FUNCTIONS is asked for before it is known whose the names are."""
+        """FUNCTIONS is used before the allocator is known."""
         known = {function.name: (function.role, function.leading) for function in FUNCTIONS}
         for allocator in ALLOCATORS:
             for function in allocator.functions:
@@ -143,8 +143,8 @@ INSTALLED = {
     "libmimalloc.so.3.0": ("mimalloc", 100),
 }
 
-# What these libraries export that sounds like a function of an allocator and is none: it measures, prints or
-# tunes, or it calls one that is in the table.
+# Exported names that sound like an allocator's function and are not one: they measure, print or tune, or call
+# a function in the table.
 _OTHERS = re.compile(
     r"""(?:tc_)?(?:malloc|nallocx|sallocx|mallinfo2?|mallopt)
           (?:_(?:size|stats\w*|usable_size|good_size|conf|message|hook))?

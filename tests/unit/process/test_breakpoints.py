@@ -39,7 +39,7 @@ def proc(tmp_path: Path) -> Path:
 
 
 def opener(proc: Path) -> OpenFile:
-    """Opens what is below the root of the process."""
+    """Opens files below the root of the process."""
     return lambda pid, mapping, owner: open_file(proc / str(pid) / "root" / mapping.path[1:], owner)
 
 

@@ -1,4 +1,4 @@
-"""What the descriptors of a child are, which opens some of each kind."""
+"""The descriptors of a child that opens some of each kind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from bpfleakd.process.descriptors import count_descriptors, descriptor_limit, uses_of
 
-# What Python itself has open: the standard streams.
+# Python's own: the standard streams.
 _STANDARD = 3
 
 
@@ -29,7 +29,7 @@ def child(script: str) -> Iterator[tuple[int, str]]:
 
 
 def test_files_and_pipes_and_what_has_no_name(tmp_path):
-    """By folder, by kind; a deleted file is said to be."""
+    """By folder, by kind; a deleted file is marked."""
     script = f"""
 os.chdir({str(tmp_path)!r})
 kept, deleted, null = open("a", "w"), open("b", "w"), open("/dev/null")
@@ -47,7 +47,7 @@ os.unlink("b")
 
 
 def test_connections_by_where_they_go():
-    """To one server from many ports: the server is what they have in common."""
+    """Many connections to one server: the server's address groups them."""
     script = """
 server = socket.create_server(("127.0.0.1", 0))
 told = server.getsockname()[1]
@@ -78,7 +78,7 @@ for client in clients:
 
 
 def test_ipv6_and_unix(tmp_path):
-    """Addresses are written as everywhere; what is connected to nothing is a socket."""
+    """Addresses have the usual notation; an unconnected one is a socket."""
     script = f"""
 server = socket.create_server(("::1", 0), family=socket.AF_INET6)
 told = server.getsockname()[1]

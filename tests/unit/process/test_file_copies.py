@@ -35,7 +35,7 @@ def test_a_copy_has_the_bytes_and_cannot_be_changed(file: int) -> None:
 
 
 def test_a_file_that_is_shorter_than_it_said(file: int) -> None:
-    """It is no file to rely on, and no descriptor is left."""
+    """It is rejected, and no descriptor remains."""
     before = os.listdir("/proc/self/fd")
     size_bytes = os.fstat(file).st_size + 1
     with pytest.raises(EOFError):

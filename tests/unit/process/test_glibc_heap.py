@@ -1,4 +1,4 @@
-"""Arenas that a process has made up: what is read of them is bounded, and believed only as far as it fits."""
+"""Arenas that a process has forged: reads are bounded, and only consistent data counts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Forged:
 
 
 class Counted(RemoteMemory):
-    """Counts what is read."""
+    """Counts the bytes read."""
 
     def __init__(self) -> None:
         super().__init__(os.getpid())

@@ -1,4 +1,4 @@
-"""What a process belongs to, from the texts that the kernel writes."""
+"""The units, containers and pods of a process, from the kernel's texts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OTHER = "07ab" * 16
 UID = "8f8b1bd2-1b9a-4ba1-9f1a-0a6d2b1a2c3d"
 STATIC = "0123456789abcdef" * 2
 
-# The path of the unified hierarchy, and what it says: unit, container, pod.
+# The path in the unified hierarchy, and the result: unit, container, pod.
 _PATHS = [
     ("/", None, None, None),
     ("/init.scope", "init.scope", None, None),
@@ -87,7 +87,7 @@ def test_nothing_is_made_of_nonsense(text):
 
 @given(st.text())
 def test_whatever_the_text_is_labels_are_printable_and_short(text):
-    """Whoever may make control groups chooses their names."""
+    """Anybody who may create control groups chooses their names."""
     for label in vars_of(parse_cgroup(f"0::/{text}.service\n")):
         assert label.isprintable()
         assert len(label) <= 256
@@ -108,7 +108,7 @@ def test_a_process_of_proc(tmp_path):
 
 
 def test_a_process_that_is_gone_belongs_nowhere(tmp_path):
-    """It is no error: the report of it is still to be shown."""
+    """It is not an error: its report can still be shown."""
     assert read_labels(23, tmp_path) == ProcessLabels()
 
 

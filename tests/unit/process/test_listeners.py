@@ -1,4 +1,4 @@
-"""Where a process listens and which connections are its own, of real sockets."""
+"""Where a process listens, and which connections belong to it, with real sockets."""
 
 from __future__ import annotations
 

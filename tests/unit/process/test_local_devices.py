@@ -1,4 +1,4 @@
-"""Which file systems are of this machine's root."""
+"""Which file systems belong to this machine's root."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_those_of_our_namespace_and_of_the_machines_init(tmp_path: Path) -> None
 
 
 def test_a_list_that_cannot_be_read(tmp_path: Path) -> None:
-    """Of what is in the other one something is known."""
+    """The other list still counts."""
     devices = LocalDevices((str(tmp_path / "none"), mounts(tmp_path / "ours", ("8:1", "ext4"))))
     assert os.makedev(8, 1) in devices
     assert os.makedev(8, 2) not in devices

@@ -87,7 +87,7 @@ def test_paths(rest: str, path: str, deleted: bool) -> None:
     ],
 )
 def test_malformed_lines_are_left_out(line: str) -> None:
-    """What is no mapping is skipped; the lines around it count."""
+    """Malformed lines are skipped; the lines around them count."""
     assert parse_mappings(line_of(CODE) + line + "\n" + line_of(CODE)) == (CODE, CODE)
 
 
@@ -102,7 +102,7 @@ MAPPINGS = st.builds(
     path=st.one_of(
         st.just(""),
         st.sampled_from(["[heap]", "[vdso]", "[stack]"]),
-        # These two cannot be told from what the kernel writes for other paths.
+        # The kernel writes the same for these two as for other paths.
         PATHS.filter(lambda path: "\\012" not in path and not path.endswith(" (deleted)")),
     ),
     readable=st.booleans(),
@@ -124,7 +124,7 @@ class TestReading:
     """From /proc."""
 
     def test_bytes_that_are_no_text(self, tmp_path: Path) -> None:
-        """Neither a name that is not UTF-8 nor a carriage return disturbs the lines."""
+        """Neither a name that is not UTF-8 nor a carriage return affects other lines."""
         lines = b"1000-2000 r-xp 00000000 fe:01 23 /tmp/\xff\n2000-3000 r--p 00000000 fe:01 24 /tmp/a\rb\r\n"
         a_process(tmp_path, maps=lines)
         paths = [mapping.path for mapping in read_mappings(4_711, tmp_path)]
@@ -139,7 +139,7 @@ class TestReading:
             read_mappings(4_711, tmp_path)
 
     def test_a_real_zombie(self) -> None:
-        """That is what the kernel shows of one."""
+        """The kernel shows an empty list for one."""
         child = subprocess.Popen(["true"])
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         try:
@@ -152,7 +152,7 @@ class TestReading:
         "name", ["plain", "with  spaces ", "line\nfeed", "carriage\rreturn", "\udcff", "a (deleted)"]
     )
     def test_a_file_of_our_own(self, tmp_path: Path, name: str) -> None:
-        """A file that this process maps is found by what it really is, whatever it is called."""
+        """A file that this process maps is identified by device and inode, whatever its name."""
         file = tmp_path / name
         file.write_bytes(bytes(2 * mmap.PAGESIZE))
         status = file.stat()

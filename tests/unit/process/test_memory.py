@@ -1,4 +1,4 @@
-"""Memory of a real process: this one's child, which maps what the test needs to see."""
+"""Memory of a real child process, which maps what the tests need."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def child():
 
 
 def test_pages_that_were_written(child) -> None:
-    """What was never touched is not read, and neighbours are one part."""
+    """Untouched pages are not read, and neighbours are one part."""
     pid, own, _shared = child
     part = MemoryPart(own + 2 * PAGE + 64, own + 9 * PAGE)
     assert written_parts(pid, MemoryPart(own, own + 9 * PAGE), shared=False) == [
@@ -55,7 +55,7 @@ def test_pages_that_were_written(child) -> None:
 
 
 def test_shared_pages(child) -> None:
-    """They belong to nobody, and are read if they are in memory."""
+    """They have no owner, and are read if they are resident."""
     pid, _own, shared = child
     part = MemoryPart(shared, shared + 4 * PAGE)
     assert written_parts(pid, part, shared=False) == []

@@ -1,4 +1,4 @@
-"""What control groups are charged for, from files as the kernel writes them."""
+"""What control groups are charged for, from files in the kernel's format."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bpfleakd.process.memory_groups import narrowest_group, read_group_memory, r
 
 NO_LIMIT_V1 = 0x7FFFFFFFFFFFF000
 
-# Linux 6.1 and later; without the fields that are no memory.
+# Linux 6.1 and later; without the fields that are not memory.
 STAT_V2 = """\
 anon 40000000
 file 30000000
@@ -68,7 +68,7 @@ def read(proc: Path, cgroup: Path) -> GroupMemory:
 
 
 def test_version_2_tells_kernel_memory_by_kind(proc: Path, tmp_path: Path) -> None:
-    """What is left of "kernel" has no name; tmpfs and the swap cache are no page cache."""
+    """The rest of "kernel" has no name; tmpfs and the swap cache are not page cache."""
     cgroup = tmp_path / "cgroup"
     write(cgroup / "shop" / "worker", memory__max="max", memory__current=80_000_000, memory__stat=STAT_V2)
     write(cgroup / "shop", memory__max=90_000_000, memory__current=80_000_000, memory__stat=STAT_V2)
@@ -93,14 +93,14 @@ def test_version_2_tells_kernel_memory_by_kind(proc: Path, tmp_path: Path) -> No
 
 
 def test_before_linux_5_18_the_rest_of_the_kernel_is_not_told(proc: Path, tmp_path: Path) -> None:
-    """There is no "kernel" there."""
+    """The field "kernel" does not exist there."""
     stat = STAT_V2.replace("kernel 9000000\n", "")
     write(tmp_path / "shop" / "worker", memory__max=1 << 30, memory__current=80_000_000, memory__stat=stat)
     assert ContainerKind.KERNEL not in read(proc, tmp_path).parts
 
 
 def test_version_1_has_one_figure_for_the_kernel(proc: Path, tmp_path: Path) -> None:
-    """And sums over all groups below under names of their own."""
+    """And its own names for sums over all groups below."""
     write(
         tmp_path / "memory" / "shop" / "worker",
         memory__limit_in_bytes=90_000_000,
@@ -125,7 +125,9 @@ def test_version_1_has_one_figure_for_the_kernel(proc: Path, tmp_path: Path) -> 
 
 
 def test_the_group_with_the_least_room_counts(proc: Path, tmp_path: Path) -> None:
-    """Where inactive page cache is room: the inner group is fuller, and nearer to its limit is the outer."""
+    """Inactive page cache counts as room: the inner group is fuller, but the outer one is nearer to its
+    limit.
+    """
     write(
         tmp_path / "shop" / "worker", memory__max=81_000_000, memory__current=80_000_000, memory__stat=STAT_V2
     )
@@ -136,7 +138,7 @@ def test_the_group_with_the_least_room_counts(proc: Path, tmp_path: Path) -> Non
 
 
 def test_a_group_that_goes_meanwhile(proc: Path, tmp_path: Path) -> None:
-    """Has what was known of it; and nothing has none."""
+    """It keeps the figures known so far; without any it has none."""
     directory = tmp_path / "shop" / "worker"
     write(directory, memory__max=90_000_000, memory__current=80_000_000, memory__stat=STAT_V2)
     group = narrowest_group(7, proc, tmp_path)

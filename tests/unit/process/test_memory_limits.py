@@ -41,7 +41,7 @@ def a_group(path: Path, limit: str, used: int, inactive: int, version: int = 2) 
 
 
 def test_the_groups_around_it_count(proc: Path, tmp_path: Path) -> None:
-    """The one with the least room comes first; what the page cache holds idly is room."""
+    """The one with the least room comes first; inactive page cache is room."""
     groups = tmp_path / "cgroup"
     a_group(groups / "system.slice" / "shop.service", "max", 500, 0)
     a_group(groups / "system.slice", "900", 700, 300)

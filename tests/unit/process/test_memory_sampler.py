@@ -31,7 +31,7 @@ def test_a_real_process_grows_by_what_it_touches():
 
 
 def test_our_own_memory():
-    """Between what is anonymous in it and what it ever was."""
+    """Between its anonymous memory and its peak."""
     resident = own_resident_bytes()
     assert read_anonymous_bytes(read_process(os.getpid()).id) / 2 < resident
     assert resident <= (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10) * 1.1
@@ -67,7 +67,7 @@ def test_a_process_without_memory_has_none(tmp_path):
 
 
 def test_a_zombie_has_none():
-    """It waits for its parent, and that may take for ever."""
+    """It waits for its parent, possibly forever."""
     with subprocess.Popen(["true"], stdout=subprocess.PIPE) as child:
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         assert read_anonymous_bytes(read_process(child.pid).id) is None

@@ -26,7 +26,7 @@ def test_touched_pages_are_counted():
 
 
 def test_pages_beyond_the_limit_are_not_counted():
-    """So that a terabyte of addresses is not read page by page; what is smaller may still be."""
+    """So a terabyte of addresses is not read page by page; smaller ranges still are."""
     pagemap = Pagemap(os.getpid(), pages_max=100)
     assert pagemap.count(0, 101 * PAGE) is None
     assert pagemap.count(0, 60 * PAGE) == (0, 0)

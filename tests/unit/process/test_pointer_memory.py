@@ -61,7 +61,7 @@ def test_where_allocators_keep_notes() -> None:
 
 
 def test_stacks_first_and_large_parts_last() -> None:
-    """What changes most is read while the time for it is not over."""
+    """The memory that changes most is read while there is time."""
     mappings = [a_mapping(0x1000, 0x9000), a_mapping(0xA000, 0xB000), a_mapping(0x10000, 0x90000, "[stack]")]
     found = pointer_memory(mappings, [a_thread(0x80000)], [])
     assert [memory.part.end for memory in found] == [0x90000, 0xB000, 0x9000]
@@ -76,7 +76,7 @@ def test_the_stack_of_a_thread() -> None:
 
 
 def test_stacks_that_are_taken_whole() -> None:
-    """Without a guard, of a coroutine, of several threads: what is below may be in use."""
+    """Without a guard, of a coroutine, of several threads: memory below may be in use."""
     guard, stack = a_mapping(0x1000, 0x2000, "", "---p"), a_mapping(0x2000, 0xA000)
     whole = [(0x2000, 0xA000)]
     assert parts([stack], a_thread(0x8000, 0x9F00)) == whole

@@ -33,7 +33,7 @@ class Process:
 
 
 class AsksNothing:
-    """A process whose texts must not be read: each read of /proc costs."""
+    """A process whose texts must not be read: each read of /proc has a cost."""
 
     pid = 2311
     hosts_init = False
@@ -73,7 +73,7 @@ def decide(process: Process, *rules: Rule, inherited: Rule | None = None) -> Dec
     ],
 )
 def test_all_patterns_of_a_rule_have_to_match(match, matches):
-    """As whole texts, in the case given; what the process lacks does not match."""
+    """As whole texts, case-sensitive; a missing property does not match."""
     assert match.matches(Process()) is matches
 
 
@@ -139,7 +139,7 @@ def test_whether_anything_is_traced_from_its_start():
 
 
 def test_a_rule_before_the_followed_one_goes_first():
-    """So that some children can be left out."""
+    """So some children can be excluded."""
     rules = (Rule(Match(comm="sh"), OFF), Rule(Match(comm="make"), EXACT, follow_children=True))
     assert decide(Process(comm="sh"), *rules, inherited=rules[1]).mode is OFF
     assert decide(Process(comm="cc1"), *rules, inherited=rules[1]).mode is EXACT

@@ -32,7 +32,7 @@ class TestReading:
     """From text to values."""
 
     def test_all_of_it(self, tmp_path: Path) -> None:
-        """Every field is taken from where the kernel writes it."""
+        """Every field comes from where the kernel writes it."""
         pid = a_process(tmp_path, 23, comm=b"shop", start_ticks=7_919, status={"Threads": "101"})
         assert read_process(pid, tmp_path) == ProcessInfo(
             id=ProcessId(23, 7_919),
@@ -68,7 +68,7 @@ class TestReading:
         assert process.comm == shown
 
     def test_a_process_in_a_container(self, tmp_path: Path) -> None:
-        """The pid that it knows itself by is the last one, that of the innermost namespace."""
+        """Its own pid is the last one, that of the innermost namespace."""
         a_process(tmp_path, 4_711, status={"NSpid": "4711\t23\t1"})
         process = read_process(4_711, tmp_path)
         assert (process.id.pid, process.namespace_pid) == (4_711, 1)
@@ -80,7 +80,7 @@ class TestReading:
         assert (process.namespace_pid, process.seccomp_filtered) == (4_711, False)
 
     def test_kernel_threads(self, tmp_path: Path) -> None:
-        """PF_KTHREAD among the flags says so; their program cannot be read."""
+        """The flag PF_KTHREAD identifies them; their program cannot be read."""
         process = read_process(a_process(tmp_path, flags=0x0420_8040, exe=None), tmp_path)
         assert (process.kernel_thread, process.exe) == (True, "")
 
@@ -105,7 +105,7 @@ class TestReading:
         assert "4711" in raised.value.hint
 
     def test_no_such_process(self, tmp_path: Path) -> None:
-        """What is not there is NoSuchProcess, or an empty name."""
+        """A missing process raises NoSuchProcess, or has an empty name."""
         with pytest.raises(errors.NoSuchProcess, match="no process 4711"):
             read_process(4_711, tmp_path)
         assert command_of(4_711, tmp_path) == ""
@@ -117,7 +117,7 @@ class TestReading:
         assert thread_commands(4_711, tmp_path) == {4_711: "shop", 4_712: "a b", 4_713: "\\x1b\\x0a"}
 
     def test_a_thread_that_ends_meanwhile(self, tmp_path: Path) -> None:
-        """A thread whose name cannot be read any more is left out."""
+        """A thread whose name has become unreadable is omitted."""
         a_process(tmp_path, threads={4_711: b"shop", 4_712: b"gone"})
         (tmp_path / "4711/task/4712/comm").unlink()
         assert thread_commands(4_711, tmp_path) == {4_711: "shop"}
@@ -127,7 +127,7 @@ class TestRealProc:
     """The same of this machine's /proc."""
 
     def test_ourselves(self) -> None:
-        """What the kernel says of this process agrees with what Python knows."""
+        """The kernel's data on this process agree with Python's."""
         process = read_process(os.getpid())
         boot_s = time.clock_gettime(time.CLOCK_BOOTTIME)
         age_s = boot_s - process.id.start_ticks / os.sysconf("SC_CLK_TCK")
@@ -162,7 +162,7 @@ class TestRealProc:
             running.join()
 
     def test_a_zombie(self) -> None:
-        """A child that nobody waited for is refused as a zombie."""
+        """A child without a parent waiting for it is refused as a zombie."""
         child = subprocess.Popen(["true"])
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         try:
@@ -195,7 +195,7 @@ class TestRealProc:
 
 
 class TestRefusals:
-    """What must not be traced, each with its reason."""
+    """Processes that must not be traced, each with its reason."""
 
     def check(self, proc: Path, *, own_pid: int = 1, release: str = SAFE) -> None:
         check_traceable(read_process(4_711, proc), own_pid, release)
@@ -231,7 +231,7 @@ class TestRefusals:
         assert raised.value.hint
 
     def test_the_daemon_itself(self, tmp_path: Path) -> None:
-        """It would record what it allocates for recording."""
+        """It would record its own allocations for recording."""
         a_process(tmp_path)
         with pytest.raises(errors.TargetRefused, match="bpfleakd itself"):
             self.check(tmp_path, own_pid=4_711)

@@ -45,14 +45,14 @@ def test_zombies_and_the_dead_are_no_processes(tmp_path):
 
 
 def test_this_process():
-    """The real /proc, against what Python knows."""
+    """The real /proc, compared with Python."""
     stat = read_stat(os.getpid())
     assert (stat.id.pid, stat.parent_pid) == (os.getpid(), os.getppid())
     assert stat in list_processes()
 
 
 def test_all_processes_come_by_age(tmp_path):
-    """So that a parent comes before its children; what is no pid is passed over."""
+    """So a parent comes before its children; names that are not pids are skipped."""
     for pid, start_ticks in ((101, 3), (23, 7), (29, 5)):
         a_process(tmp_path, pid, start_ticks=start_ticks)
     (tmp_path / "self").symlink_to("23")
@@ -87,7 +87,8 @@ def test_a_process_that_executes_after_its_fork_is_seen_at_the_next_scan(tmp_pat
 
 
 def test_processes_are_listed_when_a_pid_was_given_out(tmp_path):
-    """What is new is told of at once; otherwise they are listed now and then, for those that ended."""
+    """New processes are reported at once; otherwise they are listed now and then, to find those that ended.
+    """
     scanner = Scanner(tmp_path)
     a_process(tmp_path, 23)
     loadavg = tmp_path / "loadavg"
@@ -153,7 +154,7 @@ def test_what_rules_ask_for(tmp_path):
 
 
 def test_what_rules_ask_for_of_a_process_that_is_gone(tmp_path):
-    """It has nothing any more, which is no error."""
+    """It has no properties any more, which is not an error."""
     a_process(tmp_path, 23)
     subject = ProcSubject(read_stat(23, tmp_path), tmp_path)
     end(tmp_path, 23)

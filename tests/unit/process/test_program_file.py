@@ -16,6 +16,6 @@ def test_it_is_what_stat_says() -> None:
 
 
 def test_a_process_that_is_gone() -> None:
-    """There is no such file."""
+    """It has no such file."""
     with pytest.raises(FileNotFoundError):
         program_of(1 << 30)

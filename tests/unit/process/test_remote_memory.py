@@ -37,7 +37,7 @@ def test_a_text_at_the_end_of_memory(memory: RemoteMemory) -> None:
     area[mmap.PAGESIZE - 5 : mmap.PAGESIZE] = b"shop\0"
     assert memory.text(start + mmap.PAGESIZE - 5, 4096) == b"shop"
     area[mmap.PAGESIZE - 1 : mmap.PAGESIZE] = b"s"
-    # /proc/PID/mem reads what the process itself may not: 0 bytes until the end of the mapping.
+    # /proc/PID/mem reads memory that the process itself may not: 0 bytes until the end of the mapping.
     with RemoteMemory(os.getpid()) as later:
         assert later.text(start + mmap.PAGESIZE - 5, 4096).startswith(b"shops")
 

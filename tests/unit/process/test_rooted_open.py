@@ -46,7 +46,7 @@ def test_links_lead_nowhere_outside(tmp_path: Path, root: TargetRoot) -> None:
 
 
 def test_what_may_not_answer_later(tmp_path: Path, root: TargetRoot, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file of a file system that is neither the kernel's own nor mounted by root of this machine."""
+    """A file on a file system that is neither the kernel's own nor mounted by root of this machine."""
     (tmp_path / "file").write_text("")
     os.close(root.open_regular("file"))
     before = os.listdir("/proc/self/fd")

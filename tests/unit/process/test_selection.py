@@ -18,7 +18,9 @@ _PF_KTHREAD = 0x0020_0000
 
 @pytest.fixture
 def proc(tmp_path: Path) -> Path:
-    """Two shops, one of them in a container, their tool, a kernel thread, the daemon and who asks."""
+    """Two shops, one of them in a container, their tool, a kernel thread, the daemon and the requesting
+    process.
+    """
     groups = {
         a_process(tmp_path, 23, comm=b"shop"): "/system.slice/shop.service",
         a_process(tmp_path, 29, comm=b"shop", start_ticks=9_000): f"/system.slice/docker-{CONTAINER}.scope",

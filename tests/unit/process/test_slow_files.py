@@ -19,7 +19,7 @@ PID = 2
 
 
 class Server:
-    """Answers with the path of the file once it is told to; `opens` counts the requests."""
+    """Answers with the path of the file once released; `opens` counts the requests."""
 
     def __init__(self) -> None:
         self.answers = threading.Event()
@@ -50,7 +50,7 @@ def test_a_file_that_is_answered_is_there_at_once(server: Server) -> None:
 
 
 def test_what_comes_late_is_kept_for_whoever_asks_again(server: Server) -> None:
-    """It is asked for once."""
+    """It is requested once."""
     files = slow_files(server)
     for _ in range(3):
         with pytest.raises(TimeoutError):
@@ -61,7 +61,7 @@ def test_what_comes_late_is_kept_for_whoever_asks_again(server: Server) -> None:
 
 
 def test_a_silent_server_costs_little_and_only_its_process(server: Server) -> None:
-    """One thread a process, so many in all."""
+    """One thread per process, and a limit for all."""
     files = slow_files(server)
     for inode in range(20):
         with pytest.raises(TimeoutError):
@@ -74,7 +74,7 @@ def test_a_silent_server_costs_little_and_only_its_process(server: Server) -> No
 
 
 def test_an_answer_is_kept_for_who_asks_again(server: Server) -> None:
-    """An attach asks until all files of the process are there; an error is asked for again."""
+    """An attach retries until all files of the process are open; an error is requested again."""
     server.answers.set()
     files = slow_files(server)
     for _ in range(3):
@@ -100,7 +100,7 @@ def test_another_process_with_the_pid_gets_no_file_of_the_first(server: Server) 
 
 
 def slow_files(server: Server) -> SlowFiles[str]:
-    """Processes are told apart by their owners."""
+    """Processes are distinguished by their owners."""
     return SlowFiles(server.open_file, instance_of=lambda _pid: None)
 
 

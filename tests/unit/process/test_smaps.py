@@ -1,4 +1,4 @@
-"""smaps and status: real ones, and what is not as it should be."""
+"""smaps and status: real ones, and malformed ones."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_each_mapping_has_its_memory():
 
 
 def test_malformed_lines_are_left_out():
-    """And what is around them is read; a mapping without figures has none."""
+    """And the lines around them count; a mapping without figures has none."""
     text = SMAPS.replace(b"92 kB", b"ninety kB") + b"junk\n12-zz rw-p\nRss: 4 kB\n1000-2000 rw-p 0 00:00 0\n"
     usages = parsed(text).usages
     assert [usage.resident_bytes for usage in usages] == [0, 6 << 20, 0]
@@ -73,8 +73,8 @@ def test_any_bytes_are_survived(text):
 
 
 def test_our_own_memory():
-    """The same mappings as in maps, and what is touched is in memory."""
-    # Shared, since the kernel merges private anonymous memory with what it puts beside it.
+    """The same mappings as in maps, and touched memory is resident."""
+    # Shared, because the kernel merges adjacent private anonymous memory.
     with mmap.mmap(-1, 53 * PAGE, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS) as memory:
         before = _in_memory(memory)
         for n in range(31):
@@ -96,7 +96,7 @@ def _in_memory(memory: mmap.mmap) -> int:
 
 
 def test_5_000_mappings_are_read_in_time(tmp_path):
-    """Of a large program; it is read in the thread that does everything else, too."""
+    """Of a large program; the tracing thread reads it."""
     block = SMAPS[: SMAPS.index(b"7f0000000000")] + b"".join(b"Field%d:   0 kB\n" % n for n in range(18))
     directory = tmp_path / "23"
     directory.mkdir()
@@ -107,7 +107,7 @@ def test_5_000_mappings_are_read_in_time(tmp_path):
 
 
 def test_a_process_that_is_gone_or_a_zombie(tmp_path):
-    """It has no memory; a kernel without smaps is told apart."""
+    """It has no memory; a kernel without smaps is a different error."""
     with pytest.raises(errors.NoSuchProcess):
         read_smaps(23, tmp_path)
     with pytest.raises(errors.NoSuchProcess):

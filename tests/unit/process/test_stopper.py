@@ -71,7 +71,7 @@ def test_all_threads_stand_still_and_go_on(counting) -> None:
 
 
 def test_the_time_is_over(counting) -> None:
-    """They go on by themselves, whatever the one who holds them is doing."""
+    """They continue by themselves, whatever the stopping process does."""
     process, counters = counting
     held = hold(process.pid, 0.1)
     wait_for_progress(counters)
@@ -105,7 +105,7 @@ def test_a_process_that_stands_still_already(counting) -> None:
 
 
 def test_killed_while_it_is_held(counting) -> None:
-    """It ends, and its parent gets to know as soon as it is let go."""
+    """It ends, and its parent learns of it as soon as it is released."""
     process, _counters = counting
     held = hold(process.pid, 10.0)
     process.kill()
@@ -115,7 +115,7 @@ def test_killed_while_it_is_held(counting) -> None:
 
 
 def test_ended_before() -> None:
-    """There is nobody to hold."""
+    """There is no process to stop."""
     process = subprocess.Popen(["true"])
     process.wait()
     with pytest.raises(errors.NoSuchProcess):
@@ -123,7 +123,7 @@ def test_ended_before() -> None:
 
 
 def test_another_one_holds_it(counting) -> None:
-    """There can be one tracer, and the message says who it is; the process is left as it was."""
+    """A process can have only one tracer, and the message names it; the process is unchanged."""
     process, counters = counting
     script = (
         "import sys, time; from bpfleakd.process.stopper import hold; held = hold(int(sys.argv[1]), 60.0);"
@@ -140,7 +140,7 @@ def test_another_one_holds_it(counting) -> None:
             hold(process.pid, 1.0)
         assert "--no-stop" in refused.value.hint
     finally:
-        # However it ends: the kernel lets go.
+        # However it ends: the kernel releases the process.
         other.kill()
         other.communicate()
     wait_for_progress(counters)

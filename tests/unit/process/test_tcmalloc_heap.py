@@ -1,4 +1,4 @@
-"""The statistics of tcmalloc's page heap, found by what they are: in memory of this process."""
+"""The statistics of tcmalloc's page heap, found by their shape, in this process' memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXPECTED = TcmallocHeap(committed_bytes=80 * MIB, free_bytes=30 * MIB)
 
 
 def found_in(words: np.ndarray) -> TcmallocHeap | None:
-    """What is found among the variables of a library that has these."""
+    """The result for a library with these variables."""
     area = mmap.mmap(-1, -(-words.nbytes // 4096) * 4096)
     view = np.frombuffer(area, np.uint64)
     view[: len(words)] = words
@@ -54,7 +54,7 @@ def test_figures_that_do_not_agree_are_none(number):
 
 
 def test_two_places_are_none():
-    """Nobody knows which it is; nor where all is zero."""
+    """The right one is unknown; the same if all is zero."""
     assert found_in(placed(100, 3_000)) is None
     assert found_in(placed()) is None
     assert found_in(np.zeros(5, np.uint64)) is None

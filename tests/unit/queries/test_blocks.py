@@ -31,7 +31,7 @@ def born(seconds_ago: float) -> int:
 
 
 class World:
-    """Stack n is of one frame, address n; blocks are (size, seconds ago, stack, tid), addresses from 0."""
+    """Stack n has one frame, address n; blocks are (size, seconds ago, stack, tid), addresses from 0."""
 
     def __init__(self, *blocks: tuple[int, float, int, int], space: AddressMap | None = None) -> None:
         self.maps = FakeMaps()
@@ -104,14 +104,14 @@ class TestLive:
         assert [(len(site.blocks), site.left_out_count) for site in report.sites] == [(1, 7), (1, 0)]
 
     def test_only_old_ones(self) -> None:
-        """The sums are of the old ones, too."""
+        """The sums cover only the old ones, too."""
         world = World((23, 59.9, 1, 7), (101, 60, 1, 7), (1000, 61, 2, 7), (1, 0, 3, 7))
         report = world.report(older_than_s=60.0)
         assert addresses(report) == [[2], [1]]
         assert (report.live_bytes, report.live_count, report.older_than_s) == (1101, 2, 60.0)
 
     def test_blocks_born_while_it_is_made(self) -> None:
-        """No block is of age -1."""
+        """No block has age -1."""
         (site,) = World((23, -1, 1, 7)).report().sites
         assert site.blocks[0].age_s == 0.0
 
@@ -157,7 +157,7 @@ class TestLive:
         assert site.caller.function == "function_31"
 
     def test_a_site_that_mostly_gives_back_has_its_own_caller(self) -> None:
-        """Otherwise its own stack would say that nobody is to blame."""
+        """Its own stack alone would blame no function."""
         world = World((23, 1, 1, 7))
         world.traced.table.update(NOW_NS, [heap(1)], a_traced({heap(1): (23, 1, 999, 99)}).table.columns())
         (site,) = world.report().sites
@@ -177,7 +177,7 @@ class TestRegions:
         return space
 
     def test_beside_the_heap(self, space: AddressMap) -> None:
-        """What is left of each, without files; one stack may be sites of two kinds."""
+        """The rest of each kind, without files; one stack may belong to sites of two kinds."""
         report = World((23, 1, 1, 7), space=space).report()
         assert [(site.kind.value, site.live_bytes) for site in report.sites] == [
             ("mmap", 3 * PAGE),
@@ -203,7 +203,7 @@ class TestKept:
     """The report that is kept when a process ends."""
 
     def test_the_largest_sites(self) -> None:
-        """Sums are of all of it, and the rest is said to be left out."""
+        """Sums cover everything, and omissions are stated."""
         world = World(*[(n, 1, n, 7) for n in range(1, 11)] * 2)
         report = world.report(limit=10, largest_sites=3)
         assert [site.live_bytes for site in report.sites] == [20, 18, 16]
@@ -213,7 +213,7 @@ class TestKept:
         assert again == report
 
     def test_narrowed_to_fewer_blocks(self) -> None:
-        """As if it had been asked for so few."""
+        """The same as a request for fewer blocks."""
         world = World(*[(10, n, 1, 7) for n in range(8)], (1, 1, 2, 7))
         kept = world.report(limit=100, largest_sites=100)
         short = narrowed(kept, site=None, older_than_s=0.0, limit=4)
@@ -230,7 +230,7 @@ class TestKept:
             narrowed(kept, site=world.fingerprint(heap(3)), older_than_s=0.0, limit=10)
 
     def test_narrowed_to_old_ones(self) -> None:
-        """Exactly, while one that was kept is too young: what was left out of a site is younger still."""
+        """Exact, as long as one kept block is too young: the omitted blocks of a site are younger still."""
         world = World(*[(10, n, 1, 7) for n in range(8)], (100, 1, 2, 7))
         kept = world.report(limit=5, largest_sites=2)
         assert [len(site.blocks) for site in kept.sites] == [1, 4]
@@ -240,7 +240,7 @@ class TestKept:
         assert narrowed(kept, site=None, older_than_s=60.0, limit=10).sites == ()
 
     def test_narrowed_to_old_ones_that_were_not_all_kept(self) -> None:
-        """All that were kept are old enough: the rest may be, and is said to be left out."""
+        """All kept blocks are old enough, so the rest may be, too; the omission is stated."""
         world = World(*[(10, n, 1, 7) for n in range(8)])
         report = narrowed(world.report(limit=5, largest_sites=1), site=None, older_than_s=3.0, limit=10)
         assert addresses(report) == [[7, 6, 5, 4, 3]]

@@ -32,10 +32,10 @@ class World:
 
 
 def test_a_bill_is_made_when_the_memory_has_changed_by_a_tenth():
-    """Either way; the last one counts, with the time and the memory that it is of."""
+    """In both directions; the last one counts, with its time and memory."""
     world = World()
     for size in (1, 40, 41, 43, 44, 45, 39):
-        for _pause in range(3):  # what the last one took is paid for by then
+        for _pause in range(3):  # the time of the last one is paid for by then
             world.note(size * MIB)
     assert world.made == 3
     bill = world.bills.take(SHOP)
@@ -114,7 +114,7 @@ def test_why_there_is_no_bill():
 
 
 def test_a_process_that_ends_meanwhile_keeps_its_last_bill():
-    """An error is no bill."""
+    """A failed reading is not a bill."""
     world = World()
     world.note(40 * MIB)
     world.now_ns += 2_000_000_000

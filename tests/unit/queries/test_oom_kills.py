@@ -1,4 +1,4 @@
-"""Victims of the kernel: traced ones are marked, watched ones get a report of their own."""
+"""Victims of the OOM killer: traced ones are marked, watched ones get a report."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LINES = (BillLine(BillKind.HEAP_LIVE, 40 * MIB, 2_000_000.0), BillLine(BillKind.
 
 @dataclass
 class World:
-    """A kernel that tells of victims, a tracer, and what was watched (by pid)."""
+    """A kernel that reports victims, a tracer, and watched processes (by pid)."""
 
     proc: Path
     victims: list[OomVictim] = field(default_factory=list)
@@ -65,7 +65,7 @@ def world(tmp_path: Path) -> World:
 
 
 def test_a_traced_victim_is_marked(world: World) -> None:
-    """And the log has what it held."""
+    """And the log has its call sites."""
     traced = a_traced()
     world.running[traced.pid] = traced
     world.victims.append(OomVictim(traced.pid, 8_000_000_000, "shop", 40 * MIB))
@@ -84,7 +84,7 @@ def test_a_traced_victim_is_marked(world: World) -> None:
 
 @pytest.mark.parametrize("state", [ProcessState.DETACHED, ProcessState.EXECED, ProcessState.EXITED])
 def test_others_end_as_ever(world: World, state: ProcessState) -> None:
-    """An exit without a kill, and a kill of somebody else."""
+    """An exit without a kill, and a kill of another process."""
     traced = a_traced()
     world.running[traced.pid] = traced
     world.victims.append(OomVictim(traced.pid + 1, 0))
@@ -125,7 +125,7 @@ def test_a_watched_victim_gets_its_bill(world: World) -> None:
 
 
 def test_a_victim_that_nobody_watched_is_none_of_ours(world: World) -> None:
-    """The policy says so."""
+    """By the policy."""
     world.victims.append(OomVictim(31, 0, "other"))
     with capture_logs() as logs:
         world.kills.ticked(0.1)

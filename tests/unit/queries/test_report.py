@@ -72,7 +72,7 @@ def test_names_that_are_to_come() -> None:
 
 
 class TestOrder:
-    """What comes first."""
+    """The order of sites."""
 
     def traced(self) -> TracedProcess:
         """f1 is large and old, f2 has many blocks, f3 grows, f4 shrinks."""
@@ -97,7 +97,7 @@ class TestOrder:
     )
     @pytest.mark.parametrize("limit", [None, 9, 3, 1, 0])
     def test_largest_first(self, sort: SortKey, expected: list[str], limit: int | None) -> None:
-        """By each key the largest first, and no more than asked for; equals by the other figure."""
+        """The largest first by each key, and at most the requested number; ties by the other figure."""
         assert functions(report_of(self.traced(), sort, limit)) == expected[:limit]
 
     def test_growth_is_that_of_the_window(self) -> None:
@@ -119,7 +119,7 @@ class TestOrder:
             traced.verdicts.observed.note_collections(now_ns, int(collected))
             return report_of(traced, now_ns=now_ns)
 
-        # Each shows what the one before it left.
+        # Each shows what the previous one omitted.
         shown = {8: 900, 28: 900 + 23 * 8, 55: 900 + 23 * 28}
         found = [read(second, shown.get(second, 0), collected=second in shown) for second in range(1, 60)]
         growth = [one.process.growth_bytes_per_s for one in found]
@@ -150,7 +150,7 @@ class TestOrder:
         assert ranks(report_of(traced, sort, limit)) == ranks(report_of(traced, sort))[:limit]
 
     def test_a_report_that_was_kept_is_sorted_again(self) -> None:
-        """The last report of a process that ended is shown by any key, and as short as asked for."""
+        """The last report of a process that ended can be shown by any key, and with any limit."""
         sites = [
             a_site("large", verdict=Verdict.STEADY, live_bytes=100, live_count=1, growth_bytes_per_s=0.0),
             a_site("many", verdict=Verdict.STEADY, live_bytes=10, live_count=10, growth_bytes_per_s=-1.0),
@@ -164,7 +164,7 @@ class TestOrder:
 
 
 class TestSites:
-    """What is said of one."""
+    """What a report has for one site."""
 
     def test_all_of_it(self) -> None:
         """The blamed frame, the counters, the census and the stack are those of the site."""
@@ -190,7 +190,7 @@ class TestSites:
 
     @pytest.mark.parametrize(("kind", "temporary"), [(AllocationKind.HEAP, 3), (AllocationKind.MMAP, None)])
     def test_temporary_blocks_and_the_peak(self, kind: AllocationKind, temporary: int | None) -> None:
-        """Temporary are blocks of the heap; of a mapping nobody can tell."""
+        """Temporary blocks exist only in the heap, not for mappings."""
         key = SiteKey(kind, 7)
         traced = a_traced({key: (23, 1, 101, 5, 3 if temporary else 0, 79)})
         report = report_of(traced, name=lambda _keys: {key: named("leak", "abc")})
@@ -211,7 +211,7 @@ class TestSites:
         assert (site.live_count, site.oldest_age_s, site.threads) == (0, None, ())
 
     def test_blocks_born_during_the_census(self) -> None:
-        """The census takes time, and its youngest blocks are younger than the report: none is of age -1."""
+        """The census takes time, and its youngest blocks are younger than the report: none has age -1."""
         traced = a_traced({heap(7): (23, 1, 23, 1)})
         traced.census = {heap(7): SiteCensus(NOW_NS + NS_PER_S, {4_711: 23}, {4_711: 1})}
         (site,) = report_of(traced).sites
@@ -219,7 +219,7 @@ class TestSites:
         assert str(site.oldest_age_s) == "0.0"
 
     def test_a_lost_stack(self) -> None:
-        """A site whose stack found no room has nobody to blame, and says so."""
+        """A site whose stack found no room blames no function, and says so."""
         lost = NamedStack(Stack((), (), StackEnd.LOST), "abc", True)
         (site,) = report_of(a_traced({heap(7): (23, 1, 23, 1)}), name=lambda _keys: {heap(7): lost}).sites
         assert (site.function, site.module, site.stack, site.truncated) == (None, None, (), StackEnd.LOST)
@@ -295,7 +295,7 @@ class TestMerging:
     @given(groups=st.lists(st.integers(0, 4), min_size=1, max_size=30))
     @settings(deadline=None)
     def test_nothing_is_lost(self, groups: list[int]) -> None:
-        """However sites fall together, the sums over all of them stay what they were."""
+        """However sites are merged, the sums over all of them stay the same."""
         sites = {heap(n): (n, 1, 2 * n, 3) for n, _group in enumerate(groups, 1)}
         names = {key: named(f"f{group}", f"g{group}") for key, group in zip(sites, groups, strict=True)}
         shown = report_of(a_traced(sites), name=lambda _keys: names).sites
@@ -308,7 +308,7 @@ class TestSummary:
     """The process in totals."""
 
     def test_totals(self) -> None:
-        """Sums over all sites, however few are shown; what was freed is the difference."""
+        """Sums over all sites, however few are shown; freed bytes are the difference."""
         traced = a_traced(
             {heap(1): (23, 1, 100, 4), heap(2): (101, 2, 1_000, 8)},
             began_ns=NOW_NS - 4 * NS_PER_S,
@@ -337,7 +337,7 @@ class TestSummary:
         assert (process.state, process.attached_s) == (ProcessState.EXITED, 10.0)
 
     def test_a_row(self) -> None:
-        """What `ps` shows comes from the same figures."""
+        """`ps` shows the same figures."""
         traced = a_traced({heap(1): (23, 1, 100, 4)})
         reporter = Reporter(10, "multi")
         row = reporter.row(traced, NOW_NS)

@@ -59,7 +59,7 @@ def a_report(
     losses: dict[str, int] | None = None,
     suppressions: Suppressions | None = None,
 ) -> ScanReport:
-    """Stack n is of one frame, address n; those in `same` have one fingerprint."""
+    """Stack n has one frame, address n; those in `same` have one fingerprint."""
     maps = FakeMaps()
     maps.processes[PID] = FakeProcess(stacks={n: RawStack((n,), StackEnd.BOTTOM) for n in range(1, 2_000)})
     traced = a_traced(now_ns=NOW_NS)
@@ -112,7 +112,7 @@ def test_blocks_that_are_lost() -> None:
 
 
 def test_more_blocks_than_are_listed() -> None:
-    """Counted; and none if none is asked for."""
+    """Counted; and none if none are requested."""
     blocks = [(101, 9, 1, DIRECT)] * 5
     (site,) = a_report(a_reply(*blocks, limit=3)).sites
     assert (len(site.blocks), site.left_out_count) == (3, 2)

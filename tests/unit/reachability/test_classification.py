@@ -1,4 +1,4 @@
-"""Kinds of blocks: small heaps by hand, and any heap against a search that is slow and plain."""
+"""Kinds of blocks: small hand-made heaps, and any heap against a slow and plain search."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_ends_of_a_block(offset: int, kind: Reachability) -> None:
 
 
 def test_blocks_that_are_taken_for_roots() -> None:
-    """They hold what they point to."""
+    """They hold the blocks they point to."""
     assert kinds_of(3, [(0, 1, 0)], [], {0}) == [REACHABLE, REACHABLE, DIRECT]
 
 
@@ -115,9 +115,8 @@ def test_registers() -> None:
 
 @pytest.mark.parametrize("allocators", [False, True])
 def test_what_glibc_calls_the_next_chunk(allocators: bool) -> None:
-    """A chunk begins with the last word of the block before it: in glibc's own lists that is no pointer.
-
-    The word behind 24 bytes that malloc gave is the size of the next chunk.
+    """A chunk begins with the last word of the block before it: in glibc's own lists that word is not a
+    pointer.
     """
     scan = PointerScan(BlockTable(np.array([HEAP], np.uint64), np.array([24], np.uint64)))
     words = np.array([HEAP + 16], np.uint64)
@@ -130,7 +129,7 @@ def test_what_glibc_calls_the_next_chunk(allocators: bool) -> None:
     ("place", "in_use", "kind"),
     [
         (0x200, [], DIRECT),  # in no block: freed
-        (0x200, None, REACHABLE),  # nobody knows what is in use
+        (0x200, None, REACHABLE),  # the blocks in use are unknown
         (0x200, [(0x1F0, 64)], REACHABLE),  # in a block that came meanwhile
         (0x240, [(0x1F0, 64)], DIRECT),  # behind that
         (0x040, [], REACHABLE),  # in what glibc has rounded the 57 bytes of the block before up to
@@ -158,14 +157,14 @@ def test_memory_that_was_freed(place: int, in_use: list[tuple[int, int]] | None,
     [(0x7000, 1, 24), (0x7000, 24, 24), (0x7000, 25, 40), (0x7010, 5000, 8176), (0x7020, 70_000, 73_696)],
 )
 def test_what_may_be_used_of_a_block(start: int, size: int, usable: int) -> None:
-    """As malloc_usable_size has it; of what may have pages of its own, all of the last one."""
+    """The same as malloc_usable_size; for blocks that may have pages of their own, all of the last page."""
     blocks = BlockTable(np.array([start], np.uint64), np.array([size], np.uint64))
     addresses = np.array([start - 1, start, start + usable - 1, start + usable], np.uint64)
     assert blocks.is_usable(addresses).tolist() == [False, True, True, False]
 
 
 def test_how_much_of_memory_is_known() -> None:
-    """Of parts that reach into ranges, over them, or past them."""
+    """For parts that reach into ranges, over them, or past them."""
     heap = HeapRanges([(100, 200), (300, 500)])
     parts = np.array([(0, 100), (50, 150), (150, 350), (400, 900), (900, 1000)], np.uint64)
     assert heap.bytes_of(parts[:, 0], parts[:, 1]) == 0 + 50 + 100 + 100 + 0
@@ -174,7 +173,7 @@ def test_how_much_of_memory_is_known() -> None:
 
 
 def test_distant_parts_of_a_heap() -> None:
-    """Blocks all over the address space are told from what lies between."""
+    """Blocks all over the address space are distinguished from memory between them."""
     starts = np.array([0x1000 + part * (64 << 30) for part in range(23)], np.uint64)
     blocks = BlockTable(starts, np.full(23, 64, np.uint64))
     islands = blocks.islands()

@@ -19,6 +19,6 @@ from ...samples import a_site
     ],
 )
 def test_what_a_scan_has_found_and_when(found, words):
-    """What was true an hour ago need not be now."""
+    """A result from an hour ago may be outdated."""
     lines = [line.plain for line in detail_lines(a_site(**found), None, 100)]
     assert f"memory     heap; {words}" in lines

@@ -1,4 +1,4 @@
-"""What terminals send, as keys."""
+"""Decoding of the bytes that terminals send into keys."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def test_colour_is_for_terminals_that_want_it(path):
 
 
 def test_a_process_that_ends_leads_back_to_the_list(path):
-    """With a word on it; who asked for that process alone gets an error."""
+    """With a message; a user who opened only that process gets an error."""
 
     def ended(pid: int, **_: object) -> object:
         return NotAttached(f"process {pid} is not traced", f"bpfleakctl attach {pid}")
@@ -189,7 +189,7 @@ def test_a_process_that_ends_leads_back_to_the_list(path):
 
 
 def test_keys_work_while_the_daemon_takes_its_time(path):
-    """The daemon is asked in a thread of its own."""
+    """Requests to the daemon run in a separate thread."""
     key_has_worked = threading.Event()
 
     async def slow(pid: int, **_: object) -> object:
@@ -206,7 +206,7 @@ def test_keys_work_while_the_daemon_takes_its_time(path):
 
 
 def test_a_restart_of_the_daemon_ends_nothing(path):
-    """What was seen last stays, with a note, until the next daemon answers."""
+    """The last answer stays, with a note, until the next daemon answers."""
     with contextlib.ExitStack() as first:
         first.enter_context(running(a_service(), path))
         with on_a_terminal(top(path, "--pid", "4711", "--interval", "0.2")) as terminal:

@@ -27,7 +27,7 @@ def selected(view, shown):
 
 
 def test_the_first_row_is_selected_until_another_is():
-    """So that the worst leak is what is seen, whichever that is."""
+    """So the worst leak is visible, whichever it is."""
     view = View(pid=7)
     assert selected(view, SITES) == "a"
     assert selected(view, ShownRows((Row("x"), Row("a")))) == "x"
@@ -62,7 +62,7 @@ def test_a_selected_row_stays_selected_where_it_goes():
 
 
 def test_pages_lie_on_each_other():
-    """Enter opens a process, a group, its call sites, one of them; left comes back to what was left."""
+    """Enter opens a process, a group, its call sites, one of them; left returns to the previous page."""
     processes = after(View(group=GroupKey.FUNCTION), PIDS, "down")
     groups = after(processes, PIDS, "enter")
     assert (groups.page, groups.pid) == (Page.GROUPS, 103)
@@ -143,7 +143,7 @@ def test_a_detail_pane_scrolls_within_its_lines():
 
 
 def test_open_files_lie_on_the_page_of_their_process():
-    """They are scrolled; what was below is there again."""
+    """They scroll; closing them shows the page below again."""
     view = after(View(pid=7, group=GroupKey.MODULE), GROUPS, "down")
     opened = after(view, GROUPS, "o")
     assert opened.page is Page.DESCRIPTORS
@@ -183,7 +183,7 @@ def test_what_ends_or_stops_something_is_asked_first(key, action):
 
 
 def test_an_action_is_of_the_open_process_or_the_selected_one():
-    """And of none where there is none."""
+    """And to none if there is none."""
     assert after(View(), PIDS, "x").acting == (Action.SCAN, 101)
     assert after(View(pid=7), SITES, "x").acting == (Action.SCAN, 7)
     assert after(View(), ShownRows(), "a") == View()

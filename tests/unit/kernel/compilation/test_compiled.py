@@ -43,7 +43,7 @@ def test_maps_are_named_by_their_descriptors():
 
 
 def test_the_file_holds_all_of_it():
-    """What is read is what was written."""
+    """Reading returns exactly what was written."""
     assert CompiledPrograms.from_json(PROGRAMS.to_json()) == PROGRAMS
 
 
@@ -70,7 +70,7 @@ def test_nothing_is_kept_without_a_directory():
 
 
 def test_the_oldest_go(cache, tmp_path):
-    """Each version of the sources has a file of its own."""
+    """Each version of the sources has a separate file."""
     for number in range(10):
         cache.write(f"{number}", PROGRAMS)
         os.utime(tmp_path / "cache" / "bpfleakd" / f"programs-{number}.json", (number, number))
@@ -83,7 +83,7 @@ def test_the_oldest_go(cache, tmp_path):
     "content", ["", "{", "[]", "{}", '{"version": 0}', '{"version": 1, "maps": [{}]}', "\x00"]
 )
 def test_a_damaged_file_is_ignored(cache, tmp_path, content):
-    """And written anew."""
+    """And rewritten."""
     cache.write("a", PROGRAMS)
     (tmp_path / "cache" / "bpfleakd" / "programs-a.json").write_text(content)
     assert cache.read("a") is None

@@ -1,4 +1,4 @@
-"""Where fields are, as BTF says: gcc writes it, and says the same by offsetof."""
+"""Field offsets from BTF, compared with gcc's offsetof."""
 
 from __future__ import annotations
 
@@ -55,6 +55,6 @@ def test_a_kernel_that_does_not_say() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\x9f\xeb", bytes(64)])
 def test_no_btf(data: bytes) -> None:
-    """What is none is refused."""
+    """Anything else is rejected."""
     with pytest.raises(ValueError, match="no BTF"):
         Btf(data)

@@ -1,4 +1,4 @@
-"""What machine code and instructions say about the stack of a program."""
+"""What machine code and instructions reveal about the stack of a program."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def test_a_private_stack_shows_in_the_machine_code():
     assert has_private_stack(PRIVATE)
     assert has_private_stack(PRIVATE.replace(bytes.fromhex("654c030c25"), bytes.fromhex("654c030d")))
     assert not has_private_stack(OWN)
-    # Of a map or helper per CPU: to another register.
+    # A map or helper per CPU: uses another register.
     assert not has_private_stack(bytes.fromhex("6548030c2530000000"))
     assert not has_private_stack(b"")
 
 
 def test_a_tail_call_is_a_whole_instruction():
-    """Not bytes that look like one in the middle of two others."""
+    """Not bytes that look like one across two others."""
     assert has_tail_call(bytes.fromhex(MOVE + TAIL_CALL + EXIT))
     assert not has_tail_call(bytes.fromhex(MOVE + EXIT))
     assert not has_tail_call(bytes.fromhex("b7000000" + TAIL_CALL + "00000000"))

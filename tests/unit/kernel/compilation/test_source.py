@@ -13,7 +13,7 @@ from ...elf.building import output_of
 
 
 def preprocessed(source: Path, *options: str | Path) -> str:
-    """What gcc's preprocessor makes of a C file, without #line marks."""
+    """The output of gcc's preprocessor for a C file, without #line marks."""
     shim = bpf_directory() / "shim"
     includes = [f"-I{directory}" for directory in (shim / "include", shim / "arch/x86/include")]
     return output_of("gcc", "-E", "-P", "-nostdinc", "-xc", *includes, *options, source)
@@ -29,7 +29,7 @@ def preprocessed(source: Path, *options: str | Path) -> str:
     ],
 )
 def test_it_is_what_the_preprocessor_reads(tmp_path: Path, option: str, program: str) -> None:
-    """The text without quoted includes preprocesses to what the files with them do, whatever is defined."""
+    """The inlined text preprocesses to the same as the files with quoted includes, whatever is defined."""
     flat = tmp_path / "flat.c"
     flat.write_text(flattened(bpf_directory()))
 
@@ -40,7 +40,8 @@ def test_it_is_what_the_preprocessor_reads(tmp_path: Path, option: str, program:
 
 
 def test_messages_name_the_file_and_the_line(tmp_path: Path) -> None:
-    """Behind an include the numbering goes on where it stopped, and inside it is the included file's."""
+    """After an include the numbering continues where it stopped, and inside it is that of the included file.
+    """
     (tmp_path / "main.c").write_text('one\n#include "middle.h"\nfour\n#include <far.h>\n')
     (tmp_path / "middle.h").write_text('  #  include "inner.h" /* first */\n\nmiddle three\n')
     (tmp_path / "inner.h").write_text("inner one\ninner two")

@@ -69,7 +69,7 @@ def test_a_probe_is_found(tmp_path) -> None:
 
 
 def test_a_probe_without_a_semaphore_needs_none(tmp_path) -> None:
-    """It is announced to whoever sets a breakpoint there."""
+    """It announces to any breakpoint there."""
     (probe,) = probes_of(tmp_path, semaphore="0")
     assert (probe.semaphore, probe.refusal) == (0, "")
 
@@ -78,7 +78,7 @@ def test_a_probe_without_a_semaphore_needs_none(tmp_path) -> None:
     ("changed", "reason"),
     [
         ({"location": "behind"}, "not a nop"),
-        # A byte of 0x90 in the middle of an instruction.
+        # A byte of 0x90 inside an instruction.
         ({"location": "behind + 1"}, "not a nop"),
         ({"location": "semaphore"}, "not in an executable segment"),
         ({"location": "0xfffffffffffffff0"}, "not in an executable segment"),

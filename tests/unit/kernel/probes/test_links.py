@@ -1,4 +1,4 @@
-"""Who gets links of its own, and who shares: the kernel is a list of what it was asked for."""
+"""Which processes get their own links, and which share: the fake kernel records the calls."""
 
 from __future__ import annotations
 

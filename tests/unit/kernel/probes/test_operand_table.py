@@ -54,7 +54,7 @@ def test_a_table_that_is_full_gets_room_when_a_process_ends():
 
 
 def test_entries_of_an_earlier_daemon_stay():
-    """Probes that it made still name them; who needs the same uses them."""
+    """Its probes still refer to them; a new probe with the same operands reuses them."""
     entries = Written([b"kept", FREE])
     table = entries.table()
     assert table.number(1, b"kept") == 0

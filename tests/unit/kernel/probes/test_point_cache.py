@@ -67,7 +67,7 @@ def test_whatever_differs_is_another(directory: Path, searched: list[str]) -> No
 
 
 def test_no_answer_is_not_kept(directory: Path, searched: list[str]) -> None:
-    """What could not be understood is tried again."""
+    """A failed search is repeated."""
     for _ in range(2):
         with pytest.raises(errors.BadElf):
             ProbePointCache(helpers(), directory).search(*file("bad", "junk"), WANTED)
@@ -89,7 +89,7 @@ def test_a_damaged_entry(directory: Path, searched: list[str], content: bytes) -
 
 
 def test_what_others_could_have_written(directory: Path, searched: list[str]) -> None:
-    """A breakpoint at a place that somebody chose would harm whom it is put into."""
+    """A breakpoint at an attacker's place would harm the process that gets it."""
     code = file("code")
     ProbePointCache(helpers(), directory).search(*code, WANTED)
     (entry,) = directory.iterdir()
@@ -115,7 +115,7 @@ def test_no_more_entries_than_that(
 
 
 def test_files_without_a_digest(directory: Path, searched: list[str]) -> None:
-    """What could be other bytes the next time is not kept."""
+    """A file that may have other bytes the next time is not cached."""
     unsure, _digest = file("unsure")
     for _ in range(2):
         ProbePointCache(helpers(), directory).search(unsure, None, WANTED)

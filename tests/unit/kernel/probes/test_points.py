@@ -47,7 +47,8 @@ EMULATED = {
     "a loop to the entry itself": "f: probe: push %rbp; pop %rbp; jmp f",
 }
 
-# In these, none will do, and the entry is taken: the kernel steps over the instruction there.
+# None of these instructions is emulated, so the entry is taken: the kernel single-steps the instruction
+# there.
 STEPPED = {
     "an argument register is overwritten": "xor %edi, %edi; push %rbp; ret",
     "the second argument is overwritten": "mov %rax, %rsi; push %rbp; ret",
@@ -125,7 +126,7 @@ def test_null_pointers_are_not_probed_in_releases(tmp_path: Path, release: bool,
     ],
 )
 def test_a_null_check_is_itself_the_point_where_nothing_better_follows(tmp_path: Path, source: str) -> None:
-    """What follows must see the argument, and only calls with a pointer; else the branch is taken."""
+    """A later point must see the argument, and only calls with a pointer; otherwise the branch is taken."""
     code, probe = assembled(tmp_path, source)
     assert choose_probe_point(code, release=True, arguments=FIRST_ARGUMENTS) == (probe, True)
 
@@ -183,7 +184,7 @@ class TestFiles:
         assert isinstance(probe_points(file, ["malloc"], ["free"]), errors.BadElf)
 
     def test_a_32_bit_library(self, tmp_path: Path) -> None:
-        """Its code and its calls are others: it is refused, not disassembled as what it is not."""
+        """Its code and calling convention differ: it is refused, and not disassembled as 64-bit code."""
         source = ".globl malloc; .type malloc, @function; malloc: push %ebp; pop %ebp; ret"
         library = compiled(
             tmp_path, source.replace("; ", "\n") + "\n", "-m32", "-shared", "-nostdlib", suffix=".s"

@@ -24,7 +24,7 @@ from bpfleakd.process.reading.reads import TargetFile, read_file, using
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.process.smaps import read_smaps
 
-# It replaces itself when it is told to.
+# It replaces itself on request.
 PROGRAM = """
 import ctypes, os, sys
 words = ctypes.create_string_buffer(b"shop" * 1_000_000)
@@ -68,7 +68,7 @@ def server_of() -> int:
 
 
 def test_memory(apart: ReadsApart, target: subprocess.Popen[str]) -> None:
-    """Small and large, to the end of what is mapped; what is not there is an error."""
+    """Small and large reads, up to the end of a mapping; an unmapped address is an error."""
     address = words_of(target)
     with RemoteMemory(target.pid) as memory:
         assert memory.read(address, 4) == b"shop"
@@ -93,7 +93,7 @@ def test_memory_is_that_of_one_program(apart: ReadsApart, target: subprocess.Pop
 
 
 def test_pieces(apart: ReadsApart, target: subprocess.Popen[str]) -> None:
-    """Many at once, as the reader of blocks wants them."""
+    """Many at once, as the reader of blocks requests them."""
     address = -(-words_of(target) // 8) * 8
     reader = MemoryReader(target.pid)
     word = int.from_bytes(b"shopshop", "little")
@@ -136,7 +136,7 @@ def test_what_has_ended(apart: ReadsApart, target: subprocess.Popen[str]) -> Non
 
 
 def test_a_server_that_was_killed(apart: ReadsApart, target: subprocess.Popen[str]) -> None:
-    """Another one takes over; descriptors stay what they are."""
+    """A new one is started; descriptors stay the same."""
     address = words_of(target)
     with RemoteMemory(target.pid) as memory:
         assert memory.read(address, 4) == b"shop"

@@ -70,13 +70,13 @@ def test_rings_of_any_length(memory: RemoteMemory, lists: Lists) -> None:
     found = memory.rings([ring for ring, _elements in rings], ELEMENTS)
     wanted = [element for _ring, elements in rings for element in elements]
     assert sorted(set(found.addresses.tolist())) == sorted(wanted)
-    # One in the middle may be read from both sides.
+    # A bad link in the middle: the list is read from both sides.
     assert len(found.addresses) <= len(wanted) + len(rings)
     assert found.cut == 0
 
 
 def test_a_ring_that_leads_away(memory: RemoteMemory, lists: Lists) -> None:
-    """To where there is no memory, or past the other side: it is cut, and the others are whole."""
+    """To unmapped memory, or past the list's head: it is cut, and the others are whole."""
     (gone, elements), (whole, others) = lists.ring(9), lists.ring(30)
     lists.write(elements[2], 2, 8)
     found = memory.rings([gone, whole], ELEMENTS)
@@ -92,7 +92,7 @@ def test_a_ring_that_leads_away(memory: RemoteMemory, lists: Lists) -> None:
 
 
 def test_a_ring_without_an_end(memory: RemoteMemory, lists: Lists) -> None:
-    """It is followed for as long as was asked for, and no longer."""
+    """It is followed up to the requested length, and no further."""
     (_end, first, _last), elements = lists.ring(10)
     lists.write(elements[4], 2, elements[0])
     lists.write(elements[6], 3, elements[9])
@@ -115,7 +115,7 @@ def test_chains(memory: RemoteMemory, lists: Lists, is_mangled: bool) -> None:
 
 
 def test_nothing_is_asked_for_without_lists(memory: RemoteMemory) -> None:
-    """Nor found."""
+    """And none is found."""
     assert len(memory.rings([], 10).addresses) == 0
     assert memory.gather([], 8) == []
 

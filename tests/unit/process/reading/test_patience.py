@@ -21,7 +21,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def instances() -> dict[int, str]:
-    """Processes that have another's pid by now."""
+    """Processes that now have another process' pid."""
     return {}
 
 
@@ -41,7 +41,7 @@ def test_what_a_process_has_is_used_up_in_parts(patience: Patience) -> None:
 
 
 def test_time_comes_back(patience: Patience, clock: Clock) -> None:
-    """Who waits for a swapped page now and then is read for ever."""
+    """A process that waits for a swapped page now and then is read forever."""
     for _ in range(100):
         assert patience.wait(1, OWN_S / 2)
         clock.now_s += OWN_S / 2 / OWN_SHARE
@@ -71,7 +71,7 @@ def test_the_next_process_with_a_pid_begins_anew(patience: Patience, instances: 
 
 
 def test_many_processes_together_have_little_each(patience: Patience) -> None:
-    """What the first ones used up is not there for the next, except for the least."""
+    """What the first ones used up is missing for the next ones, except for a minimum."""
     waited_s = 0.0
     for pid in range(1, 1 + round(COMMON_S / OWN_S)):
         while patience.wait(pid, LEAST_S / 2):

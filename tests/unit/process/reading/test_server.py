@@ -1,4 +1,4 @@
-"""How long a request is said to have taken."""
+"""The time that a request is reported to take."""
 
 from __future__ import annotations
 

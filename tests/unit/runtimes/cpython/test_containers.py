@@ -1,4 +1,4 @@
-"""What is in containers, in the memory of this process."""
+"""The contents of containers, in this process' memory."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ from bpfleakd.runtimes.cpython.evaluation_loop import code_ranges
 
 from ...elf.building import assembled, compiled, nm, output_of
 
-# What GCC expects to run rarely lies apart, behind an FDE of its own. The loop jumps into its middle, and
-# to the beginning of other functions.
+# GCC moves code that it expects to run rarely elsewhere, with a separate FDE. The loop jumps into its middle,
+# and to the beginning of other functions.
 SOURCE = """
     .text
     .globl _PyEval_EvalFrameDefault
@@ -59,7 +59,7 @@ cold_end:
 
 
 def test_the_cold_part_is_found(tmp_path: Path) -> None:
-    """Where it is, also when the file is stripped; no other function is taken for it."""
+    """Wherever it is, also if the file is stripped; no other function is mistaken for it."""
     library = assembled(tmp_path, SOURCE)
     symbols = nm(library)
     stripped = tmp_path / "stripped"
@@ -72,6 +72,6 @@ def test_the_cold_part_is_found(tmp_path: Path) -> None:
 
 
 def test_a_program_without_a_loop_has_no_ranges(tmp_path: Path) -> None:
-    """And is no mistake."""
+    """And causes no error."""
     with ElfImage.open(compiled(tmp_path, "int main(void) { return 0; }")) as image:
         assert code_ranges(image) == ()

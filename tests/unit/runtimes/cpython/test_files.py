@@ -1,4 +1,4 @@
-"""What a file is a part of."""
+"""Which package a file belongs to."""
 
 from __future__ import annotations
 

@@ -15,14 +15,14 @@ def taken(*sizes: int, kind: str = "list") -> GrowingContainers:
 
 
 def test_what_only_becomes_larger_grows() -> None:
-    """By values a second, at the place where it was last."""
+    """Its rate in values a second, at its last place."""
     (one,) = taken(100, 200, 300, 400, 500).growing()
     assert one.growth_per_s == 20
     assert (one.container.size, one.table) == (500, 0x2004)
 
 
 def test_a_few_values_more_are_no_growth() -> None:
-    """Nor is what has grown too few times."""
+    """And too few steps of growth do not count either."""
     assert taken(100, 101, 102, 103, 104, 105).growing() == []
     assert taken(100, 1_000, 10_000, 100_000).growing() == []
 
@@ -48,7 +48,7 @@ def test_a_leak_may_pause() -> None:
 
 
 def test_a_deque_grows_at_either_end() -> None:
-    """The block whose maker is looked for is the one that is new."""
+    """The function that made the newest block is blamed."""
     found = GrowingContainers()
     for number in range(5):
         at_end = Container(0x1000, "deque", 100 * (number + 1), 0x2000 + number, 0x9000)

@@ -56,7 +56,7 @@ def interpreter(memory: RemoteMemory) -> Interpreter:
 
 @contextmanager
 def waiting_thread() -> Iterator[int]:
-    """A thread that waits in a function of its own; yields its tid."""
+    """A thread that waits in a separate function; yields its tid."""
     ready, over = threading.Event(), threading.Event()
 
     def shelf() -> None:
@@ -127,14 +127,14 @@ def test_what_is_no_code_object_is_none(memory: RemoteMemory, interpreter: Inter
 
 
 def test_a_process_without_python_has_no_interpreter(memory: RemoteMemory) -> None:
-    """Nor has one that maps only other files."""
+    """A process that maps only other files has none either."""
     others = [mapping for mapping in read_mappings(PID) if "libc.so" in mapping.path]
     assert others
     assert find_interpreter(others, open_image, memory, tids) is None
 
 
 def test_an_interpreter_under_another_name_is_found(memory: RemoteMemory) -> None:
-    """By what its file defines: a program may embed it."""
+    """By the definitions of its file: a program may embed it."""
     mappings = read_mappings(PID)
     renamed = [replace(mapping, path=mapping.path.replace("python", "shop")) for mapping in mappings]
     originals = dict(zip(renamed, mappings, strict=True))
@@ -166,7 +166,7 @@ def test_another_layout_is_not_trusted(memory: RemoteMemory, monkeypatch: pytest
 
 
 def test_pypy_is_recognised(memory: RemoteMemory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And said to be what it is."""
+    """And reported as such."""
     monkeypatch.setattr(module, "_PYPY", "Py_Initialize")
     monkeypatch.setattr(module, "_NEEDED", {"nothing has this name"})
     with pytest.raises(UntrustedInterpreter, match="PyPy"):
@@ -174,7 +174,7 @@ def test_pypy_is_recognised(memory: RemoteMemory, monkeypatch: pytest.MonkeyPatc
 
 
 def test_versions_that_are_not_known_have_no_layout() -> None:
-    """Nor one that claims to state it, and does not."""
+    """The same for one that falsely claims to state it."""
     assert layout_of((3, 8)) is None
     assert layout_of((3, 13)) is None
     head = struct.pack("<8sQQ", b"xdebugpy", 0x030F00F0, 0).ljust(400, b"\0")

@@ -54,7 +54,7 @@ def codes_in(code: CodeType) -> list[CodeType]:
 
 @pytest.mark.parametrize("version", OLD)
 def test_lines_before_3_11(version: tuple[int, int]) -> None:
-    """What these versions' own dis has printed."""
+    """Expected values are the output of these versions' dis."""
     table = bytes.fromhex(OLD[version])
     assert {offset: line_at(version, table, 1, offset) for offset in OLD_LINES} == OLD_LINES
 

@@ -42,7 +42,7 @@ def target() -> Iterator[HeapTarget]:
 
 
 def test_a_heap_that_waits_for_its_turn(target: HeapTarget) -> None:
-    """Closed, it neither waits nor reads, however long the one before it takes; another one then reads."""
+    """A closed heap neither waits nor reads, however long the previous one takes; another one then reads."""
     turns = ReadingTurns()
     closed, other = (ObjectHeap(target, LONG_AGO_NS, turns) for _ in range(2))
     with turns.turn(lambda: True):
@@ -59,7 +59,7 @@ def test_a_heap_that_waits_for_its_turn(target: HeapTarget) -> None:
 
 
 def test_many_containers_of_one_site_are_summed(target: HeapTarget) -> None:
-    """Three hundred lists that one function fills, a few values a second each; and a deque of whoever."""
+    """Three hundred lists that one function fills, a few values a second each; and a deque of another."""
     heap = ObjectHeap(target, LATER_NS, ReadingTurns())
     lists = range(0x1000, 0x1000 + 300)
     for at_s in range(8):
@@ -91,7 +91,7 @@ def test_many_containers_of_one_site_are_summed(target: HeapTarget) -> None:
 
 
 def test_a_set_of_weak_references_keeps_nothing(target: HeapTarget) -> None:
-    """It follows the objects that somebody else keeps; without anybody, it is all that is known."""
+    """It refers to objects that others keep; if there is no other, it is all that is known."""
     heap = ObjectHeap(target, LATER_NS, ReadingTurns())
     for at_s in range(8):
         sizes = {0x1000: 1_000 + 90 * at_s, 0x2000: 1_001 + 90 * at_s}

@@ -45,7 +45,7 @@ def test_who_asked_first_is_next() -> None:
 
 
 def test_a_failure_ends_the_turn() -> None:
-    """The next one does not wait for ever."""
+    """The next one does not wait forever."""
     turns = ReadingTurns()
     with pytest.raises(ValueError, match="a reason"), turns.turn(always):
         raise ValueError("a reason")
@@ -76,7 +76,7 @@ def test_a_turn_that_is_no_longer_wanted() -> None:
 
 
 def test_a_rest_after_a_turn() -> None:
-    """The next one waits for it, but not one that is not wanted."""
+    """The next one waits for it, unless it is cancelled."""
     turns = ReadingTurns()
     with turns.turn(always):
         began_s = time.monotonic()

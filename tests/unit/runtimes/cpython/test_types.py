@@ -23,7 +23,7 @@ from bpfleakd.runtimes.cpython.runtime import CPython, detect_cpython
 from ...waiting import until
 
 COUNT = 4_999
-# What /proc/PID/syscall says of a process that waits in read(2): it makes no objects meanwhile.
+# /proc/PID/syscall of a process that waits in read(2): it makes no objects meanwhile.
 READ = "0 "
 
 PROGRAM = """
@@ -73,7 +73,7 @@ sys.stdin.readline()
 
 @pytest.fixture
 def program(tmp_path: Path) -> Iterator[tuple[int, dict[str, int]]]:
-    """The pid, and how many objects there are of its classes."""
+    """The pid, and the number of objects of its classes."""
     file = tmp_path / "shop.py"
     file.write_text(PROGRAM)
     command = [sys.executable, str(file), str(COUNT)]

@@ -15,8 +15,9 @@ UNKNOWN_COMMAND = 0x80131385
 
 
 class FakeRuntime:
-    """Sessions give `begin`, and at their stop `end`. `commands` are those that it knows, `received` those
-    that came, with their payloads. `silent`: it never answers, as a stopped process."""
+    """Sessions send `begin`, and at their stop `end`. `commands` are the known ones, `received` those that
+    came, with their payloads. `silent`: it never answers, like a stopped process.
+    """
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class FakeRuntime:
                 return
             self._kept.append(connection)
             if not self._silent:
-                # Who asked may have gone.
+                # The client may have disconnected.
                 with contextlib.suppress(OSError):
                     self._answer(connection)
 
@@ -82,5 +83,5 @@ class FakeRuntime:
             self._sessions[number].shutdown(socket.SHUT_RDWR)
         else:
             connection.sendall(self._begin)
-            # Only now: what a test sends comes after the beginning.
+            # Only now: the test's data follows the beginning.
             self._sessions[number] = connection

@@ -33,7 +33,7 @@ class StreamWriter:
         self._object("Trace", 4, bytes(16) + struct.pack("<qqiiii", 0, 1_000_000_000, 8, 1, 2, 0))
 
     def events(self, events: Sequence[WrittenEvent], *, point_after_stacks: bool = False) -> StreamWriter:
-        """A block of events, with what they refer to before it."""
+        """A block of events, preceded by what they refer to."""
         new = {(e.provider, e.number, e.version) for e in events} - self._metadata.keys()
         if new:
             self._block("MetadataBlock", [(0, 0, 0, self._described(kind)) for kind in sorted(new)])

@@ -110,7 +110,7 @@ def test_nobody_behind_the_socket(endpoint: Endpoint) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(endpoint.path)
         listener.listen()
-        # The kernel takes the connection, and nobody answers.
+        # The kernel accepts the connection, but the runtime never answers.
         with pytest.raises(DiagnosticsError):
             take_rundown(helpers(), endpoint, timeout_s=0.2)
 
@@ -131,7 +131,7 @@ class TestWhereItIs:
         (proc / str(PID) / "environ").write_bytes("".join(f"{word}\0" for word in variables).encode())
 
     def test_in_a_container(self, proc: Path) -> None:
-        """In its own /tmp, by the pid that it knows itself by."""
+        """In its own /tmp, by its own pid."""
         path = proc / str(PID) / "root/tmp" / f"dotnet-diagnostic-1-{START}-socket"
         path.touch()
         assert find_endpoint(PID, 1, START, proc) == Endpoint(root_of(PID, proc), f"/tmp/{path.name}")
@@ -144,7 +144,7 @@ class TestWhereItIs:
         assert find_endpoint(PID, 1, START, proc).path == f"/run/shop/{path.name}"
 
     def test_in_a_time_namespace(self, proc: Path) -> None:
-        """Its start is another number there: it is searched for, by what is known to be .NET."""
+        """Its start time differs there, so .NET's sockets are searched for it."""
         path = proc / str(PID) / "root/tmp" / "dotnet-diagnostic-1-17-socket"
         path.touch()
         assert find_endpoint(PID, 1, START, proc).path == f"/tmp/{path.name}"

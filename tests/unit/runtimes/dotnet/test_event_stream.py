@@ -77,15 +77,13 @@ def test_what_collections_leave_alive(
     version: int,
     pinned: tuple[int, int],
 ) -> None:
-    """At most the size of all generations after one of the young, exactly what a full one found.
-
-    Of .NET Core 3.1 (version 1 of the event), and of .NET 5 and later, which have a heap of pinned objects.
+    """At most the size of all generations after a young collection, exactly the survivors after a full one.
     """
     stream = StreamWriter()
     begin = stream.data
     stream.events([starts(4, 1), ends(4, 1), stats((5, 6, 0, 0), (10, 20, 3_000, 400), version)])
     stream.events([starts(5, 2), ends(5, 2), stats((5, 6, 2_000, 300), (10, 20, 3_000, 400), version)])
-    # What is alive of pinned objects is not filled in.
+    # Live bytes of pinned objects are not filled in.
     stream.events([stats((5, 6, 2_000, 300), (10, 20, 3_000, 400), version, (1_000, 0))])
     fake = runtime(begin=begin)
     heap = DotnetLiveHeap(helpers(), endpoint, 3 * S)
@@ -112,10 +110,8 @@ def test_what_collections_leave_alive(
 def test_what_background_collections_leave_alive(
     runtime: Callable[..., FakeRuntime], endpoint: Callable[[], Endpoint]
 ) -> None:
-    """Of generations 0 and 1 they say what was found before: what is in generation 1 may be alive, or not.
-
-    As recorded of .NET Core 3.1: a young collection begins later and ends earlier, and server GC leaves
-    much in generation 1. One that began before the session may be one, too.
+    """For generations 0 and 1 they give the sizes before the collection: objects in generation 1 may be alive
+    or not.
     """
     stream = StreamWriter()
     begin = stream.data
@@ -146,7 +142,7 @@ def test_what_background_collections_leave_alive(
 def test_a_stream_that_ends_is_begun_again(
     runtime: Callable[..., FakeRuntime], endpoint: Callable[[], Endpoint]
 ) -> None:
-    """Some times, each after a while; then it is given up, and why is said."""
+    """Several times, each after a pause; then it is given up, with the reason."""
     fake = runtime(begin=b"no stream")
     heap = DotnetLiveHeap(helpers(), endpoint, 0)
     seconds = iter(range(1_000_000))

@@ -1,4 +1,4 @@
-"""Names of methods, and when a process is asked for them."""
+"""Names of methods, and when they are requested from a process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHOP = module(7, "/srv/Shop.dll")
 
 
 def rundown(*events: WrittenEvent) -> Methods:
-    """What a helper answers of a stream with these events."""
+    """A helper's answer for a stream with these events."""
     ours, theirs = socket.socketpair()
     parts: list[RundownPart] = []
     with ours, theirs:
@@ -61,7 +61,7 @@ class Looks:
 
 
 def test_a_table_finds_methods_by_range() -> None:
-    """Start and size count; beside them is nothing."""
+    """Start and size count; there is no match outside."""
     table = MethodTable()
     table.add(rundown(method("Shop.Program", "Main", 0x1000, 0x40), method("Shop.Cart", "Add", 0x1040, 8)))
     assert [table.find(address) for address in (0xFFF, 0x1000, 0x103F, 0x1047, 0x1048)] == [
@@ -120,7 +120,7 @@ class TestWhenItIsAsked:
         assert looks.count == 3
 
     def test_less_often_for_what_has_no_name(self, make: Callable[..., tuple[DotnetMethods, Looks]]) -> None:
-        """Stubs are no methods: an address is looked for once, and more of them cost fewer looks."""
+        """Stubs are not methods: an address is looked up once, and more of them cause fewer look-ups."""
         methods, looks = make(rundown(method("A", "f", 0x1000, 8)))
         for second in range(3, 1_803):
             methods.find(0x10_0000 + second)

@@ -44,7 +44,7 @@ def code(token: int, il_map: Sequence[tuple[int, int]] = (), start: int = 0x1000
 
 
 def test_points_are_those_that_the_runtime_reads() -> None:
-    """Of a file, and of the one in an assembly, whose id is that in the assembly."""
+    """From a separate file, and from one in an assembly, identified by the assembly's id."""
     assert points_of(PDB) == POINTS
     directory = debug_directory(ASSEMBLY)
     assert directory.embedded is not None

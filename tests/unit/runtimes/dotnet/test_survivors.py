@@ -52,7 +52,7 @@ class Heap:
 
 
 def test_who_survives_is_followed_to_its_new_place() -> None:
-    """And who does not is forgotten: garbage of the same time, and later the survivor itself."""
+    """Others are dropped: garbage of the same time, and later the survivor itself."""
     heap = Heap()
     heap.allocate("Order", 0x10_0040, FILL)
     heap.allocate("Page", 0x10_0100, RENDER)
@@ -95,7 +95,7 @@ def test_a_young_collection_says_nothing_of_old_objects() -> None:
 
 
 def test_background_collections_do_not_make_young_garbage_stay() -> None:
-    """They cover the oldest generation only: what a young collection left is no more known to be alive."""
+    """They cover the oldest generation only: survivors of a young collection are not confirmed by them."""
     heap = Heap()
     heap.allocate("leaked", 0x1000, FILL, large=True)
     heap.allocate("Page", 0x10_0000, RENDER)
@@ -121,7 +121,7 @@ def test_background_collections_do_not_make_young_garbage_stay() -> None:
 
 
 def test_a_background_collection_that_sweeps_young_generations() -> None:
-    """It frees the places of garbage there. What is allocated in one of them is not the sample's object."""
+    """It frees the memory of garbage there. A later object at the same address is not the sampled one."""
     heap = Heap()
     heap.allocate("Page", 0x10_0100, RENDER)
     heap.allocate("Order", 0x10_0400, FILL)
@@ -159,7 +159,7 @@ def test_what_a_full_collection_finds_alive_too_early_is_not_said_to_stay() -> N
 
 
 def test_a_background_collection_between_others() -> None:
-    """It looks at what was old when it began; young objects are the others' business."""
+    """It covers what was old when it began; the other collections cover young objects."""
     heap = Heap()
     heap.allocate("old", 0x1000, FILL, large=True)
     heap.allocate("dead", 0x2000, FILL, large=True)
@@ -174,7 +174,7 @@ def test_a_background_collection_between_others() -> None:
 
 
 def test_a_background_collection_that_moves_objects_is_none() -> None:
-    """The first one, whose thread has not started yet: it covers the young objects, too."""
+    """The first one, whose thread has not started yet, covers the young objects, too."""
     heap = Heap()
     heap.allocate("Order", 0x10_0040, FILL)
     heap.allocate("Page", 0x10_0100, RENDER)
@@ -182,7 +182,7 @@ def test_a_background_collection_that_moves_objects_is_none() -> None:
     heap.moves((0x10_0000, 0x8000, 0x80))
     heap.end(number)
     assert heap.retained() == {"Order": (100_000, 1)}
-    # The address of the page is another object's by now.
+    # The address now belongs to another object.
     number = heap.begin(0)
     heap.moves((0x10_0100, 0x9000, 0x80))
     heap.end(number)
@@ -190,7 +190,7 @@ def test_a_background_collection_that_moves_objects_is_none() -> None:
 
 
 def test_a_collection_whose_beginning_is_missing() -> None:
-    """Young samples from before its end are forgotten, since nobody knows whether they live."""
+    """Young samples from before its end are dropped, because their state is unknown."""
     heap = Heap()
     heap.allocate("Page", 0x10_0100, RENDER)
     heap.end(7)
@@ -212,7 +212,7 @@ def test_a_collection_whose_end_is_missing() -> None:
 
 
 def test_ten_times_as_much_garbage() -> None:
-    """The answer is who fills the dictionary, by type and stack."""
+    """The verdict names the method that fills the dictionary, by type and stack."""
     heap = Heap()
     address = 0x10_0000
     for _collection in range(10):

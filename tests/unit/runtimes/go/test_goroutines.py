@@ -74,7 +74,7 @@ def test_by_place_and_reason(memory: ProcessMemory, layout: tuple[int, int, int,
 
 
 def test_an_unknown_layout(memory: ProcessMemory) -> None:
-    """First functions that begin nowhere: nothing is said."""
+    """First functions at addresses without functions: nothing is reported."""
     program = Program(memory, LAYOUTS["1.24"])
     for _ in range(20):
         program.add(WAITING, RECEIVE, start=ENTRY + 1)

@@ -83,7 +83,7 @@ def test_nothing_is_read_where_nothing_was_collected(memory: ProcessMemory) -> N
 
 
 def test_a_cycle_that_is_not_published_is_not_read(memory: ProcessMemory) -> None:
-    """Between the end of marking and the flush the profile is of two cycles."""
+    """Between the end of marking and the flush the profile mixes two cycles."""
     program = Program(memory)
     program.add([1], 100, 1, 0)
     program.profile.read(), program.profile.read()
@@ -108,7 +108,7 @@ def test_new_buckets_and_changed_counters(memory: ProcessMemory) -> None:
 
 
 def test_a_contradiction_is_left_as_it_was(memory: ProcessMemory) -> None:
-    """A counter that was read in the middle of a change: bytes that are not blocks times size."""
+    """A counter read during a change: bytes that are not blocks times size."""
     program = Program(memory)
     for stack in range(100):
         program.add([stack + 1], 100, 5, 0)
@@ -133,7 +133,7 @@ def test_another_layout_is_not_trusted(memory: ProcessMemory) -> None:
 
 
 def test_a_list_that_bites_its_tail(memory: ProcessMemory) -> None:
-    """The walk ends at what it has seen."""
+    """The walk ends at a bucket that it has seen."""
     program = Program(memory)
     first = program.add([1], 10, 1, 0)
     last = program.add([2], 10, 1, 0)
@@ -160,7 +160,7 @@ def test_a_pointer_to_nowhere(memory: ProcessMemory, address: int) -> None:
     ids=["kind", "deep", "-1", "out"],
 )
 def test_what_the_list_goes_through_is_checked(memory: ProcessMemory, word: int, value: int) -> None:
-    """It ends at the first that is no bucket, and what was read before is kept."""
+    """The walk ends at the first invalid bucket, and keeps what it read before."""
     program = Program(memory)
     buckets = [program.add([stack + 1], 10, 1, 0) for stack in range(9)]
     Arena.set(buckets[4] + 8 * word, value)
@@ -171,7 +171,7 @@ def test_what_the_list_goes_through_is_checked(memory: ProcessMemory, word: int,
 
 
 def test_a_link_between_two_words(memory: ProcessMemory) -> None:
-    """It ends the list where it is followed, though there is memory."""
+    """It ends the list where it is followed, though the memory is readable."""
     program = Program(memory)
     buckets = [program.add([stack + 1], 10, 1, 0) for stack in range(9)]
     Arena.set(buckets[4] + 8, buckets[3] + 4)
@@ -214,14 +214,14 @@ def test_a_loop_that_is_longer_than_what_is_followed_at_once(
 
 
 def test_what_is_kept_of_a_program_is_limited(memory: ProcessMemory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In buckets and in the bytes of stacks; what is beyond is left out, and that is said."""
+    """In buckets and in bytes of stacks; further ones are omitted, and the omission is reported."""
     program = Program(memory)
     for stack in range(5):
         program.add([stack + 1, 7], 10, 1, 0)
     profile = GoHeapProfile(memory, 4, (program.head, program.cycle, program.rate), buckets_max=3)
     assert len(profile.buckets().sizes) == 3
     assert profile.left_out == 1
-    # Stacks are counted after so many windows.
+    # Stacks are counted after this many windows.
     monkeypatch.setattr(bucket_list, "_STACKS_LIMIT_BYTES", 32)
     monkeypatch.setattr(bucket_list, "_WINDOWS_MAX", 1)
     far = Program(memory, room_bytes=2 << 20)
@@ -233,7 +233,9 @@ def test_what_is_kept_of_a_program_is_limited(memory: ProcessMemory, monkeypatch
 
 
 def test_a_reading_without_time_is_continued(memory: ProcessMemory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the next one, even if nothing was collected, after what is new; nothing is lost or read twice."""
+    """The next reading continues it, even without a new collection, after new buckets; nothing is lost or
+    read twice.
+    """
     monkeypatch.setattr(bucket_list, "_WALK_LIMIT_NS", 0)
     monkeypatch.setattr(bucket_list, "_STEPS_MAX", 10)
     program = Program(memory)
@@ -277,7 +279,7 @@ def test_stacks_are_told_apart_wherever_they_are(memory: ProcessMemory) -> None:
 
 
 def test_buckets_in_windows_that_are_not_whole(memory: ProcessMemory) -> None:
-    """Memory begins and ends anywhere, and a deep stack is longer than what is read at a time."""
+    """Memory begins and ends anywhere, and a deep stack is longer than one read."""
     program = Program(memory, room_bytes=1 << 20)
     stacks = [[number] * (number * 37 % 1024 + 1) for number in range(1, 60)]
     for stack in stacks:

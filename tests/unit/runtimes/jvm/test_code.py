@@ -1,4 +1,4 @@
-"""Reading the code of a machine beside the tick: nothing waits for it, and nothing stays open."""
+"""Reading a JVM's code beside the tick: nothing blocks, and nothing stays open."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Layout:
 
 
 def refreshed(code: JavaCode, now_ns: int) -> object:
-    """What a reading that begins now finds, whenever it is done."""
+    """The result of a reading that begins now."""
     found = code.refresh(now_ns)
     deadline = time.monotonic() + 10
     while found is None and code._is_reading:
