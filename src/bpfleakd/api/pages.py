@@ -13,12 +13,16 @@ from __future__ import annotations
 from functools import cache
 from http import HTTPStatus
 
+import msgspec
+
 from bpfleakd.api.messages import Response
+from bpfleakd.model.losses import LOSS_WORDS
 from bpfleakd.web import asset
 
 __all__ = ["asset_response", "flamegraph_response", "page_response"]
 
 _TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".txt": "text/plain"}
+_LOSSES = "losses.js"
 _ASSETS = (
     "api.js",
     "elements.js",
@@ -26,6 +30,7 @@ _ASSETS = (
     "flamegraph.js",
     "flames.js",
     "growth.js",
+    _LOSSES,
     "overview.js",
     "page.css",
     "page.js",
@@ -69,6 +74,9 @@ def asset_response(name: str) -> Response | None:
 @cache
 def _encoded(name: str) -> bytes:
     """Read once: a flood of requests for it costs nothing but sending."""
+    if name == _LOSSES:
+        # As the command line has them.
+        return b"export const LOSSES = %b;\n" % msgspec.json.encode(LOSS_WORDS)
     return asset(name).encode()
 
 

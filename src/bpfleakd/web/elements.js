@@ -1,5 +1,6 @@
 // Elements of which views are made. Answers of the daemon become text, never markup.
 
+import { LOSSES } from "./losses.js";
 import { bytes, count, readable, shortName } from "./words.js";
 
 export function element(name, attributes, ...children) {
@@ -85,7 +86,8 @@ export function spark(values) {
 export function losses(all) {
   const seen = Object.entries(all || {}).filter(([, number]) => number > 0);
   if (!seen.length) return element("p", { class: "faint" }, "Nothing was missed.");
-  return element("p", { class: "loss" }, "Missed: " + seen.map(([why, n]) => `${why} ${count(n)}`).join(", ") + ".");
+  return element("ul", { class: "loss" },
+    ...seen.map(([why, n]) => element("li", {}, `missed: ${count(n)} ${LOSSES[why] || why.replaceAll("_", " ")}`)));
 }
 
 // What is drawn needs a width and its place in the document, which a view gets when all of it is there.

@@ -386,6 +386,8 @@ def test_the_page_loads_only_what_is_here():
         imported = {f"assets/{each}" for each in re.findall(r' from "\./([^"]+)";', answer.body.decode())}
         names.extend(imported - loaded)
     assert "assets/overview.js" in loaded
+    words = ask(FakeService(), "GET", "/assets/losses.js", read_only=True).body
+    assert b'"live_full":"blocks not recorded' in words
 
 
 @pytest.mark.parametrize("name", ["__init__.py", "../config.py", "vendor/../../config.py", "vendor", "x.js"])
