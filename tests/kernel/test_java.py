@@ -164,6 +164,21 @@ def test_who_is_asked_and_nothing_is_left(tracer: Daemon, leaking: Callable[...,
     assert report["samples"] == sum(row["samples"] for row in report["survivors"])
 
 
+def test_who_leaks_in_a_program_that_allocates_slowly(tracer: Daemon, leaking: Callable[..., int]) -> None:
+    """Its thread takes few new buffers to allocate from: it is sampled until there is enough, and named."""
+    pid = leaking("slowly", "-XX:TLABSize=256k", "-XX:-ResizeTLAB")
+    tracer.attach(pid)
+
+    def found() -> dict[str, Any] | None:
+        report = json.loads(tracer.control("types", "--pid", pid, "--who", "--for", "3s", "--yes", "--json"))
+        named = any(row["function"] == "JavaLeaks$Sessions.remember" for row in report["survivors"])
+        return report if named else None
+
+    report = wait_until(found, 120 * PATIENCE)
+    assert report["sampled_s"] > 2 * 3
+    assert list(Path("/proc", str(pid), "root/tmp").glob("bpfleakd-*.jfr")) == []
+
+
 # Its classes at /mnt, a private /tmp, another user, pid 1.
 IN_ITS_OWN_PLACE = """
 mount --bind {classes} /mnt && mount -t tmpfs -o mode=1777 tmpfs /tmp && cd / || exit 1

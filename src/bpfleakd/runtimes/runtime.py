@@ -282,7 +282,7 @@ class SurvivorSampler(Protocol):
         """How long the search for holders will stop the process, in seconds, about; None if unknown."""
 
     def sample(self, seconds: float) -> SampledSurvivors:
-        """Sample for so long. Waits for the process. Raises RuntimeFailure."""
+        """Sample for so long, or longer if samples are few. Waits for the process. Raises RuntimeFailure."""
 
 
 @runtime_checkable

@@ -101,9 +101,9 @@ public class JavaLeaks {
     }
 
     static void serve(String way, long number) throws IOException {
-        garbage = new byte[way.equals("idle") ? 100 : 30_000];
+        garbage = new byte[way.equals("idle") || way.equals("slowly") ? 100 : 30_000];
         switch (way) {
-            case "map": Sessions.remember(number); break;
+            case "map": case "slowly": Sessions.remember(number); break;
             case "direct": if (number % 50 == 0) { Buffers.take(); } break;
             case "gzip": if (number % 200 == 0) { Archives.open(); } break;
             case "threads": Workers.start(number); break;

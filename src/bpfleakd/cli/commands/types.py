@@ -17,7 +17,7 @@ from bpfleakd.cli.waiting import waiting
 from bpfleakd.errors import AccessDenied
 from bpfleakd.model.runtimes.managed import TypesPrice, TypesReport
 from bpfleakd.model.runtimes.requested import HeapSample, HeapSamplePrice
-from bpfleakd.model.runtimes.survivors import SurvivorsPrice, SurvivorsReport
+from bpfleakd.model.runtimes.survivors import SurvivorsPrice, SurvivorsReport, longest_s
 from bpfleakd.printable import printable
 
 __all__ = ["add_parser", "run"]
@@ -99,7 +99,8 @@ def _survivors(client: DaemonClient, arguments: argparse.Namespace) -> int:
         _survivors_words(client.survivors_price(arguments.pid), arguments.sample_s)
     ):
         return 1
-    with waiting(f"sampling the heap of {arguments.pid}"):
+    most = f"for up to {longest_s(arguments.sample_s):g} s if it allocates little"
+    with waiting(f"sampling the heap of {arguments.pid}, {most}"):
         report = client.survivors(arguments.pid, sample_s=arguments.sample_s)
     _show(report, as_json=arguments.json)
     return 0
@@ -132,6 +133,7 @@ def _survivors_words(price: SurvivorsPrice, sample_s: float) -> str:
     return (
         f"process {price.pid} ({printable(price.comm)}) will load its Flight Recorder, which keeps some MB, "
         f"sample allocations for {sample_s:g} s, and then be stopped {stop}, for a search for what holds them"
+        f"; if it allocates little, it samples for up to {longest_s(sample_s):g} s"
     )
 
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-__all__ = ["Survivor", "SurvivorLine", "SurvivorsPrice", "SurvivorsReport"]
+__all__ = ["Survivor", "SurvivorLine", "SurvivorsPrice", "SurvivorsReport", "longest_s"]
+
+_TIMES_MAX, _LONGEST_S = 6, 300.0
+
+
+def longest_s(sample_s: float) -> float:
+    """How long samples are taken of a program that allocates little, if `sample_s` was requested."""
+    return max(sample_s, min(_TIMES_MAX * sample_s, _LONGEST_S))
 
 
 class SurvivorsPrice(Struct, frozen=True):

@@ -4,16 +4,22 @@ A recording of one kind of event (jdk.OldObjectSample) is started over the attac
 allocations for a while, with their stacks. At the end it looks for what holds the samples that are alive,
 for which the process stands still, and writes a file. A helper without rights reads that.
 
+The JVM samples an allocation when a thread takes a new buffer to allocate from, so that a program which
+allocates slowly gives few. Therefore the samples are counted first, without that search and while the process
+runs on; if there are few, the recording goes on.
+
 A recording that we cannot end any more is ended by the JVM.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import time
 from collections.abc import Callable, Sequence
 
+from bpfleakd.model.runtimes.survivors import longest_s
 from bpfleakd.process.process import ProcessInfo
 from bpfleakd.runtimes.jvm.attach import AttachError, JavaAttach
 from bpfleakd.runtimes.jvm.recording_jobs import OLD_OBJECTS_JOB, OldObjects
@@ -23,6 +29,8 @@ from bpfleakd.sandbox.helpers import HelperFailed, Helpers
 
 __all__ = ["JavaSurvivors"]
 
+# Garbage included. With a tenth of that alive, the largest part of a leak has a name.
+_ENOUGH = 64
 # The recorder's first start takes seconds of a busy machine.
 _START_TIMEOUT_S = 60.0
 # It may look for a minute; the limit of its own search is what the answer's client waits for.
@@ -58,25 +66,37 @@ class JavaSurvivors:
         return None if heap_bytes is None else max(_S_AT_LEAST, heap_bytes * _S_PER_BYTE)
 
     def sample(self, seconds: float) -> SampledSurvivors:
-        """Sample for so long. Waits for the process. Raises AttachError."""
+        """Sample for so long, or up to `longest_s` until there is enough. Raises AttachError."""
         name = f"bpfleakd-{os.urandom(8).hex()}"
         self._ask(f"JFR.start name={name} {_settings(seconds)}", "Started recording", _START_TIMEOUT_S)
         began_s = time.monotonic()
         try:
-            time.sleep(seconds)
+            until_s = began_s + longest_s(seconds)
+            for turn in itertools.count():
+                time.sleep(seconds)
+                if time.monotonic() + seconds > until_s or self._has_enough(name, turn):
+                    break
             sampled_s = time.monotonic() - began_s
-            file = f"{name}.jfr"
-
-            def stop() -> None:
-                self._ask(f"JFR.stop name={name} filename=/tmp/{file}", "Stopped recording", _STOP_TIMEOUT_S)
-
-            with file_written(self._process, file, stop) as opened:
-                found = self._read(opened())
+            found = self._written(f"JFR.stop name={name}", f"{name}.jfr", "Stopped recording")
         except AttachError:
             with contextlib.suppress(AttachError):
                 self._attach.run(f"JFR.stop name={name}", _STOP_TIMEOUT_S)
             raise
         return SampledSurvivors(_survivors(found), found.samples, sampled_s)
+
+    def _has_enough(self, name: str, turn: int) -> bool:
+        """Whether a recording has so many samples that they tell something, whatever holds them."""
+        command = f"JFR.dump name={name} path-to-gc-roots=false"
+        return self._written(command, f"{name}-{turn}.jfr", "Dumped recording").samples >= _ENOUGH
+
+    def _written(self, command: str, file: str, expected: str) -> OldObjects:
+        """What the JVM writes to a file by a command. Raises AttachError."""
+
+        def write() -> None:
+            self._ask(f"{command} filename=/tmp/{file}", expected, _STOP_TIMEOUT_S)
+
+        with file_written(self._process, file, write) as opened:
+            return self._read(opened())
 
     def _ask(self, command: str, expected: str, timeout_s: float) -> None:
         """Run a command whose answer is a sentence. Raises AttachError."""
@@ -105,8 +125,9 @@ class JavaSurvivors:
 
 def _settings(seconds: float) -> str:
     return (
-        f"settings=none duration={int(seconds) + _FORGOTTEN_AFTER_S}s +jdk.OldObjectSample#enabled=true "
-        f"+jdk.OldObjectSample#stackTrace=true +jdk.OldObjectSample#cutoff={_SEARCH_MAX_S}s"
+        f"settings=none duration={int(longest_s(seconds)) + _FORGOTTEN_AFTER_S}s "
+        "+jdk.OldObjectSample#enabled=true +jdk.OldObjectSample#stackTrace=true "
+        f"+jdk.OldObjectSample#cutoff={_SEARCH_MAX_S}s"
     )
 
 
