@@ -1,4 +1,4 @@
-"""The configuration file: what is taken, and what is said about what is not."""
+"""The configuration file: accepted values, and errors for all others."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def refused(tmp_path: Path, text: str | bytes) -> ConfigError:
     return caught.value
 
 
-# -- what is taken ---------------------------------------------------------------------------------------
+# -- accepted --------------------------------------------------------------------------------------------
 
 
 def test_the_example_shows_every_key_with_its_default():
@@ -62,7 +62,7 @@ def test_the_example_says_what_is_reloaded():
 
 
 def test_a_reload_compares_with_what_is_in_force():
-    """What waits for a restart goes on waiting, and back to what is in force is no change."""
+    """Keys that need a restart stay pending, and a return to the values in force is not a change."""
     started = Config()
     changed = msgspec.structs.replace(started, unattended_s=600.0, tick_s=2.0)
     again = msgspec.structs.replace(changed, log=LogConfig(level=LogLevel.DEBUG))
@@ -192,7 +192,7 @@ def test_an_unknown_key_is_found_wherever_it_stands(tmp_path_factory, values, li
     assert f"config.yaml:{text.count(chr(10))}: {word}: unknown key" in error.message
 
 
-# -- what is said ----------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------------
 
 _MISTAKES = [
     # text, line, message after the line
@@ -305,7 +305,7 @@ _MISTAKES = [
 
 @pytest.mark.parametrize(("text", "line", "words"), _MISTAKES)
 def test_a_mistake_is_told_with_path_line_and_key(tmp_path, text, line, words):
-    """The message is `path:line: key: what was expected, and what stands there`."""
+    """The message is `path:line: key: expected value, and actual value`."""
     assert refused(tmp_path, text).message.startswith(f"{tmp_path}/config.yaml:{line}: {words}")
 
 

@@ -1,4 +1,4 @@
-"""No constructor takes so many things that nobody can tell what the object is about."""
+"""No constructor takes so many parameters that the object's purpose is unclear."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def is_record(node: ast.ClassDef) -> bool:
 
 
 def test_no_constructor_takes_more_than_seven_parameters():
-    """What belongs together is passed as one thing with a name."""
+    """Parameters that belong together are passed as one named object."""
     found = {name: count for name, node in classes() if (count := parameters(node)) > PARAMETERS_MAX}
     assert found == {}
 
 
 def test_too_many_would_be_found():
-    """Of a class with a constructor, and of a dataclass that does things."""
+    """For a class with a constructor, and a dataclass with methods."""
     names = ", ".join("abcdefgh")
     fields = "\n".join(f"    {name}: Maps" for name in "abcdefgh")
     texts = (

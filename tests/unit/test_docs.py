@@ -1,4 +1,4 @@
-"""What the documentation names exists: files, headings, make targets, commands."""
+"""Everything that the documents name exists: files, headings, make targets, commands."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_prices_are_quoted(document: str):
 
 
 def test_readme_is_short():
-    """1,200 words: what it is, how to try it, where the rest is."""
+    """1,200 words: what it is, how to try it, where to read on."""
     assert len((ROOT / "README.md").read_text().split()) <= 1200
 
 

@@ -152,7 +152,7 @@ _CHOICES = [
 
 @pytest.mark.parametrize("kind", _TYPES, ids=lambda kind: kind.__name__)
 def test_every_field_is_documented(kind):
-    """In a row of a table of its own."""
+    """In a separate row of a table."""
     assert [field.name for field in fields(kind) if f"\n| `{field.name}` |" not in DOCS] == []
 
 
@@ -174,7 +174,8 @@ def test_every_loss_is_documented():
 
 
 def test_every_error_code_is_documented_with_its_exit_code():
-    """Except the root, which nobody raises for a known cause, and the configuration's, which is not sent."""
+    """Except the root, which is never raised for a known cause, and the configuration's, which is not sent.
+    """
     pending = errors.BpfleakdError.__subclasses__()
     while pending:
         error = pending.pop()

@@ -16,7 +16,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "bpfleakd"
 
-# Modules of the root that everybody may import; among themselves they import what is above them here.
+# Root modules that every package may import; each may import those above it here.
 LEAVES = (
     "__version__",
     "errors",
@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "reachability": {"model"},
     "suppressions": {"analysis"},
     "lean_imports": set(),
-    # Inputs know what they read, and nothing of what it means.
+    # Inputs know the formats that they read, and nothing of the meaning.
     "sandbox": {"model"},
     "elf": {"model", "sandbox"},
     "unwind": {"model", "sandbox", "elf"},
@@ -56,7 +56,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "export": {*CORE, "web"},
     "state": {"model"},
     "web": set(),
-    # What is traced, what can be asked about it, whom to trace. The last two do not know each other.
+    # Tracing, queries, supervision. The last two do not know each other.
     "tracing": {*CORE, *INPUTS},
     "queries": {*CORE, *INPUTS, "reachability", "tracing"},
     "supervision": {*CORE, *INPUTS, "tracing"},
@@ -82,7 +82,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("cli.commands.doctor", "daemon"): "it examines the machine, also where no daemon runs",
 }
 
-# Who imports a third party; whatever is not named here may be imported by nobody. "": anybody.
+# Which packages may import a third party; others may not. "": all.
 HOMES: dict[str, str] = {
     "bcc": "kernel.loader",
     "capstone": "kernel.probes.prologue",
@@ -105,7 +105,7 @@ def modules() -> Iterator[tuple[str, ast.Module]]:
 
 
 def imports(tree: ast.Module) -> Iterator[str]:
-    """What a module imports, wherever in it, as dotted names."""
+    """The imports anywhere in a module, as dotted names."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -121,7 +121,7 @@ def package_of(module: str) -> str:
 
 
 def problems(name: str, imported: str, used: set[tuple[str, str]]) -> Iterator[str]:
-    """What is wrong with one import of the module `name`; exceptions that it needs come into `used`."""
+    """Violations by one import of the module `name`; adds the exceptions that it needs to `used`."""
     package, (root, _, rest) = package_of(name), imported.partition(".")
     if root != "bpfleakd":
         if root not in sys.stdlib_module_names and not name.startswith(HOMES.get(root, "nobody")):
@@ -146,13 +146,13 @@ def problems(name: str, imported: str, used: set[tuple[str, str]]) -> Iterator[s
 
 
 def test_every_package_has_its_row():
-    """A new package or module of the root says what it may see."""
+    """A new package or root module states what it may import."""
     found = {package_of(name) for name, _ in modules()} - {""}
     assert found == {*MAY_IMPORT, *LEAVES} - {"__version__"}
 
 
 def test_a_package_can_be_overseen():
-    """What has become larger has more than one subject: it is divided."""
+    """A package that has grown larger has more than one subject: divide it."""
     sizes = Counter(path.parent for path in SOURCE.rglob("*.py") if path.name != "__init__.py")
     assert {package for package, modules in sizes.items() if modules > MODULES_MAX} == set()
 

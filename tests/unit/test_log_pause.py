@@ -1,4 +1,4 @@
-"""Lines that one process could repeat for ever."""
+"""Log lines that one process could repeat forever."""
 
 from __future__ import annotations
 

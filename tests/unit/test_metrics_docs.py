@@ -16,7 +16,7 @@ _SUFFIXES = {"counter": "_total", "info": "_info"}
 
 
 def row(family: Metric) -> str:
-    """The line of the table: name, type, labels (without those of the process), what the help text says."""
+    """The line of the table: name, type, labels (without those of the process), help text."""
     labels = {name for sample in family.samples for name in sample.labels} - {"le"}
     is_of_process = "unit" in labels
     texts = [f"`{name}`" for name in sorted(labels - {"comm", "unit"})]
@@ -29,7 +29,7 @@ def row(family: Metric) -> str:
 
 
 def test_every_metric_is_documented():
-    """In a row of its own, with type, labels and meaning; and what is documented is there."""
+    """In a separate row with type, labels and meaning; and every documented metric exists."""
     expected = [row(family) for family in every_family((MetricLabel.COMM, MetricLabel.UNIT))]
     found = [line for line in DOCS.splitlines() if line.startswith(("| `bpfleakd_", "| `process_"))]
     assert sorted(found) == sorted(expected)

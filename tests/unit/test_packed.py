@@ -1,4 +1,4 @@
-"""What is kept packed comes out equal."""
+"""Packing and unpacking gives an equal value."""
 
 from __future__ import annotations
 

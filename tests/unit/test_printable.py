@@ -19,7 +19,7 @@ def test_nothing_but_visible_characters_comes_out(text):
 
 
 def test_hostile_text_is_shown_as_escapes():
-    """Controls, text direction, C1 and undecodable bytes are visible and still told apart."""
+    """Controls, text direction, C1 and undecodable bytes are visible and remain distinct."""
     assert printable(HOSTILE) == r"[red]\x1b]0;owned\x07\x1b[2J\x0ax\u202e\x9b1m\xff\x7f"
 
 
@@ -31,7 +31,7 @@ def test_ordinary_names_stay_as_they_are(text):
 
 @given(st.text(), st.integers(1, 50), st.booleans())
 def test_shortened_text_fits_and_keeps_its_end_or_start(text, max_chars, keep_end):
-    """What fits is left alone; what does not has exactly the length asked for, with an ellipsis."""
+    """Text that fits is unchanged; longer text has exactly the requested length, with an ellipsis."""
     short = shortened(text, max_chars, keep_end=keep_end)
     if len(text) <= max_chars:
         assert short == text

@@ -1,4 +1,4 @@
-"""Directories of ours: whose they have to be, and what leads to them."""
+"""bpfleakd's directories: who must own them, and the directories above."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_what_is_missing_is_made_for_us_alone(place):
 
 
 def test_a_link_in_its_place_is_refused(place, tmp_path):
-    """Even if it is ours: what it leads to may not be."""
+    """Even if root owns it: its target may have another owner."""
     place.parent.mkdir()
     place.symlink_to(tmp_path)
     with pytest.raises(ValueError, match="is a symbolic link"):
@@ -86,7 +86,7 @@ def test_a_directory_that_others_write_is_refused_unless_it_is_sticky(place):
 
 
 def test_no_file_goes_through_a_link(place, tmp_path):
-    """Neither is one read nor written there, nor is anything made where it leads."""
+    """No file is read, written or created through it."""
     (tmp_path / "elsewhere").mkdir()
     place.parent.mkdir()
     place.symlink_to(tmp_path / "elsewhere")

@@ -10,7 +10,7 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 LONGEST_SLEEP_S = 0.5
-# Their difference depends on what else the machine does; processor time (time.process_time) does not.
+# Their difference depends on other load of the machine; CPU time (time.process_time) does not.
 WALL_CLOCKS = {"time.monotonic", "time.perf_counter", "time.time"}
 
 
@@ -29,7 +29,7 @@ def long_sleeps(tree: ast.AST) -> Iterator[int]:
 
 
 def elapsed_names(tree: ast.AST) -> set[str]:
-    """Names of what a wall clock has measured in a function."""
+    """Names of variables with wall-clock measurements in a function."""
     return {
         ast.unparse(target)
         for node in ast.walk(tree)
@@ -47,7 +47,7 @@ def is_elapsed(node: ast.AST, names: set[str]) -> bool:
 
 
 def speed_assertions(tree: ast.AST) -> Iterator[int]:
-    """The lines of assertions that something took less than a time. At least a time may be asked for."""
+    """The lines of assertions of an upper limit on a time. Lower limits are allowed."""
     for function in ast.walk(tree):
         if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
             continue

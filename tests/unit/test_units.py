@@ -80,5 +80,5 @@ def test_durations_have_two_parts(seconds, text):
     [(0.0, ""), (0.04, ""), (0.25, "0.2%"), (9.94, "9.9%"), (9.96, "10%"), (250.0, "250%")],
 )
 def test_percent(percent, text):
-    """A digit behind the point where it says something."""
+    """With one decimal if it is significant."""
     assert human_percent(percent) == text

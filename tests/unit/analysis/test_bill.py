@@ -55,7 +55,7 @@ def test_each_line_has_its_part():
 
 
 def test_the_largest_pieces_of_shared_memory_are_named():
-    """As they are called; what a program chose is made printable, and no longer than a line."""
+    """By name; a name that a program chose is made printable and cut to a line."""
     names = {"/memfd:cache\x1b[2J": 9, "/SYSV0000beef": 8, "/dev/zero": 7, "/dev/shm/small": 1}
     shared = [replace(part(MemoryUse.SHARED, mib), name=name) for name, mib in names.items()]
     shared.append(replace(part(MemoryUse.SHARED, 2, swap=1), name="/memfd:cache\x1b[2J"))
@@ -70,7 +70,7 @@ def test_the_largest_pieces_of_shared_memory_are_named():
 
 
 def test_the_metaspace_is_no_room_of_the_heap():
-    """It is a line of its own, though the runtime takes it as it takes the heap."""
+    """It is a separate line, though the runtime allocates it like the heap."""
     areas = (
         RuntimeArea(AreaKind.METASPACE, 3 * MIB, 8 * MIB),
         RuntimeArea(AreaKind.CODE_CACHE, MIB, 2 * MIB),
@@ -113,7 +113,7 @@ def test_what_does_not_grow_has_no_sentence():
 
 
 def test_tcmalloc_is_told_by_its_own_figures():
-    """What it had before the attach is no mapping of the program's."""
+    """What it had mapped before the attach is not a mapping of the program."""
     parts = [part(MemoryUse.HEAP, 20), part(MemoryUse.MMAP, 70)]
     books = AllocatorBooks(0, 0, 0, 0, 0, 0, tcmalloc_bytes=80 * MIB, tcmalloc_free_bytes=30 * MIB)
     lines = {line.kind: line for line in bill(parts, books, None)}
@@ -124,7 +124,9 @@ def test_tcmalloc_is_told_by_its_own_figures():
 
 
 def test_books_that_cannot_be_read():
-    """Free memory of such a heap is not told from blocks, and what it mapped before the attach is unknown."""
+    """Free memory of such a heap cannot be distinguished from blocks, and its mappings from before the attach
+    are unknown.
+    """
     parts = [*PARTS, part(MemoryUse.MMAP, 17, AllocationKind.MMAP)]
     lines = {line.kind: line for line in bill(parts, None, None, unread=UnreadHeap(("jemalloc",), 9 * MIB))}
 
@@ -139,7 +141,7 @@ def test_books_that_cannot_be_read():
 
 
 def test_garbage_of_go_is_not_live():
-    """What its profile does not say is live is garbage or free; the heap of C beside it has its own books."""
+    """What its profile does not call live is garbage or free; the C heap beside it has its own books."""
     books = AllocatorBooks(1, 0, 10 * MIB, 8 * MIB, 2 * MIB, 0)
 
     def lines_of(heap_mib, go, first=()):
@@ -161,7 +163,7 @@ def test_garbage_of_go_is_not_live():
 
 
 def test_a_heap_of_go_without_a_profile_is_not_called_live():
-    """The books of glibc beside it say nothing of it."""
+    """glibc's books beside it do not cover it."""
     first = bill([part(MemoryUse.HEAP, 60)], BOOKS, None, go=GoHeap(40 * MIB, None))
     lines = bill([part(MemoryUse.HEAP, 90)], BOOKS, None, first, 10.0, go=GoHeap(70 * MIB, None))
 

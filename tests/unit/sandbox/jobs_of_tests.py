@@ -1,4 +1,4 @@
-"""What helpers are made to do in tests: the things that they must not be able to."""
+"""Jobs for helpers in tests: attempts at what they must not be able to do."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def work(_files: Sequence[int], seconds: Any, answer: Callable[[object], None]) 
 
 
 def attempts(files: Sequence[int], _arguments: Any, answer: Callable[[object], None]) -> None:
-    """Answer what was possible."""
+    """Answer with the attempts that succeeded."""
     possible = []
     for name, attempt in (
         ("open", lambda: os.open("/etc/passwd", os.O_RDONLY)),

@@ -43,7 +43,7 @@ def test_any_bytes(data: bytes, kind: type):
 
 @given(st.binary(max_size=100) | ENCODED)
 def test_any_bytes_with_descriptors(data: bytes):
-    """What came beside a message that is none is closed."""
+    """Descriptors that came with an invalid message are closed."""
     before = len(os.listdir("/proc/self/fd"))
     ours, theirs = socket.socketpair()
     with ours, open("/dev/null") as file:
@@ -58,7 +58,7 @@ def test_any_bytes_with_descriptors(data: bytes):
 
 @given(VALUES)
 def test_what_is_sent_arrives(value: Any):
-    """As MessagePack has it: what is too large for a number of 64 bits is not sent at all."""
+    """As MessagePack encodes it: a number beyond 64 bits is not sent at all."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         try:
@@ -70,7 +70,7 @@ def test_what_is_sent_arrives(value: Any):
 
 @pytest.mark.parametrize("size_bytes", [1_001, 0xFFFFFFFF])
 def test_a_message_that_is_too_long(size_bytes: int):
-    """It is not waited for, and no memory is taken for it."""
+    """The reader does not wait for it, and allocates no memory for it."""
     with (
         sent(struct.pack("=I", size_bytes) + b"x" * 100) as channel,
         pytest.raises(ChannelError, match="more"),

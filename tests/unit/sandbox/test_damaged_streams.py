@@ -54,14 +54,14 @@ def stream_of(data: bytes) -> socket.socket:
 
 
 def answers(job: str, answer_type: Any, data: bytes, arguments: object = None) -> list[Any]:
-    """What a helper makes of a stream. Raises HelperFailed."""
+    """A helper's answer for a stream. Raises HelperFailed."""
     with stream_of(data) as stream:
         files = [stream.fileno()]
         return list(helpers().answers(job, arguments, files, answer_type, limit_s=20, answers_max=100))
 
 
 def test_whole_streams():
-    """Each job answers what is in one, and ends with it."""
+    """Each job answers with the contents of one, and ends with it."""
     *parts, last = answers(RUNDOWN_JOB, RundownPart, WHOLE)
     ((code,),) = [part.code for part in parts]
     assert (code.name, code.start, code.il_map) == ("Main", 0x1000, struct.pack("<4I", 0, 0, 30, 9))
@@ -131,7 +131,7 @@ def test_one_that_cannot_be_read():
 
 @pytest.mark.parametrize(("job", "kind"), [(RUNDOWN_JOB, RundownPart), (HEAP_TYPES_JOB, CountedTypes)])
 def test_one_that_never_ends(job: str, kind: type):
-    """It is given up when its time is over: there is no last part."""
+    """It is abandoned after its timeout: there is no last part."""
     ours, theirs = socket.socketpair()
     with ours, theirs, contextlib.suppress(HelperFailed):
         ours.setblocking(False)

@@ -1,4 +1,4 @@
-"""Helpers: what they can do, what they cannot, and how they end."""
+"""Helpers: their abilities, their restrictions, and how they end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def helpers() -> Iterator[Helpers]:
 
 
 def test_files_come_open_and_answers_in_order(helpers: Helpers, tmp_path: Path) -> None:
-    """A helper reads what it was handed, and may answer more than once."""
+    """A helper reads the files that it gets, and may answer more than once."""
     (tmp_path / "one").write_text("first")
     with (tmp_path / "one").open() as file:
         answers = list(
@@ -42,7 +42,7 @@ def test_files_come_open_and_answers_in_order(helpers: Helpers, tmp_path: Path) 
 
 
 def test_it_says_what_it_took(helpers: Helpers) -> None:
-    """CPU time, behind its answers, and only if somebody asks."""
+    """CPU time, after its answers, and only on request."""
     took_s: list[float] = []
     answers = helpers.answers(f"{JOBS}:work", 0.1, [], str, limit_s=20, on_spent=took_s.append)
     assert list(answers) == ["done"]
@@ -58,7 +58,7 @@ def test_a_job_ends_when_its_cpu_time_is_over(helpers: Helpers) -> None:
 
 
 def test_it_has_no_rights(helpers: Helpers, tmp_path: Path) -> None:
-    """It opens, starts, signals and writes nothing; a descriptor to read is no descriptor to write."""
+    """It cannot open, start, signal or write anything; a descriptor for reading cannot be written to."""
     path = tmp_path / "kept"
     path.write_text("as it was")
     with path.open() as file:
@@ -95,7 +95,7 @@ def test_one_that_goes_on_for_ever_is_ended(helpers: Helpers) -> None:
 
 
 def test_one_that_ends_early(helpers: Helpers) -> None:
-    """What it has answered counts; that there is no more is no failure."""
+    """Its earlier answers count; the missing rest is not an error."""
     assert list(helpers.answers(f"{JOBS}:die", None, [], str, limit_s=20)) == ["before"]
 
 
@@ -114,7 +114,7 @@ def test_a_zygote_that_was_killed_is_started_again(helpers: Helpers) -> None:
 
 
 def test_a_zygote_that_is_started_before_a_job_does_it(helpers: Helpers) -> None:
-    """However often that is wanted there is one, and it ends with its helpers."""
+    """Repeated starts give one zygote, which ends with its helpers."""
     others = _zygotes()
     made = Helpers([JOBS])
     try:

@@ -28,7 +28,7 @@ _stores: list[ReportStore] = []
 
 @pytest.fixture(autouse=True)
 def _closed() -> Iterator[None]:
-    """Close what a test has opened: Python 3.13 warns of a database that nobody closed."""
+    """Close what a test has opened: Python 3.13 warns of a database that was not closed."""
     yield
     while _stores:
         _stores.pop().close()
@@ -97,7 +97,7 @@ def test_old_ones_go(store: ReportStore) -> None:
 
 
 def test_no_more_than_there_is_room_for(tmp_path: Path) -> None:
-    """The newest stay, and the file does not grow for ever."""
+    """The newest stay, and the file does not grow forever."""
     store = store_in(tmp_path, max_bytes=100_000)
     for number in range(200):
         # Nothing that could be compressed.
@@ -159,7 +159,7 @@ def test_a_file_that_cannot_be_used(tmp_path: Path, spoil) -> None:
 
 
 def test_no_directory(tmp_path: Path) -> None:
-    """Asked not to keep any, and not able to: the daemon goes on, and counts in the second case."""
+    """Storing disabled, and impossible: the daemon continues, and counts lost reports in the second case."""
     nothing = store_in(None)
     nothing.keep(ID, a_report(), now_s=1.0)
     assert (ids(nothing), nothing.lost_count) == ([], 0)
@@ -192,7 +192,7 @@ while True:
 
 
 def test_killed_while_it_writes(tmp_path: Path) -> None:
-    """Whatever was said to be kept is there and whole, time after time."""
+    """Every report that was confirmed is there and complete, again and again."""
     root = Path(__file__).parents[3]
     environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}"}
     for round_number in range(3):

@@ -1,4 +1,4 @@
-"""What tracing may cost, and who has to be traced more cheaply."""
+"""Limits on the cost of tracing, and which processes must be traced more cheaply."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXACT, SAMPLED, NOT_AT_ALL = range(3)
 
 
 class World:
-    """Processes that cost so many percent of a core at each level, a round a second."""
+    """Processes with this cost in percent of a core at each level, one round a second."""
 
     def __init__(self) -> None:
         self.budget: Budget[str] = Budget(LIMITS, COST, levels=3)
@@ -102,7 +102,7 @@ def test_the_host_has_a_budget_too(world):
 
 
 def test_whoever_was_attached_by_hand_is_exempt(world):
-    """It neither gives way nor makes others, which cost nothing, give way."""
+    """It neither gets cheaper itself, nor makes other cheap processes cheaper."""
     world.percents = {"manual": (80.0, 80.0, 80.0), "policy": (5.0, 1.0, 0.0), "idle": (0.0, 0.0, 0.0)}
     world.exempt = {"manual"}
     assert world.go_on(50) == []
@@ -128,13 +128,13 @@ def test_a_process_that_has_calmed_down_is_traced_closely_again(world):
 
 
 def test_it_does_not_swing(world):
-    """What would be over the budget again at once stays where it is."""
+    """A process that would exceed the budget again at once stays at its level."""
     world.percents = {"a": (15.0, 5.0, 0.0)}
     assert len(world.go_on(20_000)) == 1
 
 
 def test_what_is_traced_again_begins_anew(world):
-    """As does a process whose counters began again."""
+    """So does a process whose counters restarted."""
     world.percents = {"a": (50.0, 1.0, 0.0)}
     world.go_on(10)
     assert world.budget.level("a") == SAMPLED
@@ -145,7 +145,7 @@ def test_what_is_traced_again_begins_anew(world):
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 400), st.booleans()), max_size=80))
 def test_levels_stay_in_their_range(events):
-    """Whatever the loads are; and nobody who is exempt is changed."""
+    """Whatever the loads are; and exempt processes never change."""
     world = World()
     world.exempt = {"p0"}
     for number, percent, ends in events:

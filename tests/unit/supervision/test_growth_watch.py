@@ -42,7 +42,7 @@ def never_grows(memory: Callable[[float], float], until_s: float, after_s: float
 
 
 class TestGrowth:
-    """What deserves a closer look."""
+    """Growth that should be traced."""
 
     def test_a_fast_leak_is_found_in_a_window_after_the_warm_up(self):
         """With its rate."""
@@ -94,7 +94,7 @@ class TestGrowth:
 
 
 class TestNoGrowth:
-    """What is left alone."""
+    """Changes that should not be traced."""
 
     @pytest.mark.parametrize("at_s", range(2 * MINUTE_S, 12 * MINUTE_S, 50))
     def test_one_jump_is_not_growth(self, at_s):
@@ -110,7 +110,7 @@ class TestNoGrowth:
 
     @pytest.mark.parametrize("period_s", [25, 70, 200, 333, 800, 2000, 5000])
     def test_the_heap_of_a_garbage_collector_is_not_growth(self, period_s):
-        """Its first rise cannot be told from a leak, no later one is taken for one."""
+        """Its first rise cannot be distinguished from a leak; later ones do not count as one."""
         saw = lambda s: 50 * MIB + s % period_s / period_s * 200 * MIB  # noqa: E731
         assert never_grows(saw, 4 * HOUR_S, after_s=period_s)
 
@@ -162,7 +162,9 @@ def test_short_windows_work_as_long_ones():
 
 
 def test_readings_that_are_late_leave_the_verdict_as_it_was():
-    """A busy machine is no sign that the growth is over; after a whole window of nothing nobody knows."""
+    """Late readings on a busy machine do not end growth; after a whole window without any, the state is
+    unknown.
+    """
     watch = GrowthWatch(0.0, OPTIONS)
     times_s = [n * 10.0 for n in range(50)] + [600.0, 700.0, 800.0]
     for time_s in times_s:

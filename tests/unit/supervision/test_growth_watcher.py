@@ -22,7 +22,7 @@ OPTIONS = AutoOptions(interval_s=10.0, window_s=60.0, looks=LookOptions(windows=
 
 
 class World:
-    """A watcher, processes whose memory is a function of the time, and a supervisor that keeps windows."""
+    """A watcher, processes whose memory is a function of time, and a supervisor that records windows."""
 
     def __init__(self, options: AutoOptions = OPTIONS) -> None:
         self.now_s = 0
@@ -155,7 +155,7 @@ def test_a_process_that_is_removed_is_forgotten(world):
 
 
 def test_a_process_whose_memory_cannot_be_read_harms_nobody(world):
-    """It is ending, or a zombie that nobody waits for."""
+    """It is exiting, or a zombie that its parent does not reap."""
     process = world.add(1, steady)
     del world.memory[process]
     world.add(2, leaking)
@@ -164,7 +164,7 @@ def test_a_process_whose_memory_cannot_be_read_harms_nobody(world):
 
 
 def test_the_same_pid_with_another_start_is_another_process(world):
-    """What the first one's memory was says nothing about it."""
+    """The memory of the first one says nothing about it."""
     world.add(2, leaking)
     world.go_on(200)
     world.watcher.remove(ProcessId(2, 8_009))

@@ -1,4 +1,4 @@
-"""Who is looked at closely and when again."""
+"""Which process is traced, and when again."""
 
 from __future__ import annotations
 

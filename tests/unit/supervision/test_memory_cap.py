@@ -15,7 +15,7 @@ def steps(sizes: list[int], cap: MemoryCap | None = None) -> list[tuple[int, Mem
 
 
 def test_below_the_limit_nothing_is_done():
-    """Nor right at it."""
+    """Not even exactly at the limit."""
     assert steps([100] * 100) == []
 
 

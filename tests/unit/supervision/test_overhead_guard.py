@@ -1,4 +1,4 @@
-"""The guard over what tracing costs and what the daemon takes, with made-up figures."""
+"""The guard of tracing cost and the daemon's memory, with simulated figures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEVELS = 3
 
 
 class World:
-    """A governor; `hits_per_s` are of each traced process, at each level."""
+    """An overhead guard; `hits_per_s` is the rate of each traced process, at each level."""
 
     def __init__(self) -> None:
         self.hits_per_s: dict[int, tuple[int, ...]] = {}
@@ -80,7 +80,7 @@ def world() -> World:
 
 
 def test_what_is_too_dear_is_recorded_more_sparsely(world):
-    """And `ps` says so, with what it costs now."""
+    """And `ps` shows it, with the current cost."""
     world.hits_per_s = {1: (200_000, 50_000), 2: (50_000,)}
     world.go_on(10)
     assert world.levels == {1: 1}
@@ -131,7 +131,7 @@ def test_a_price_that_cannot_be_measured_is_taken_to_be_high(world):
 
 
 def test_too_much_memory_costs_the_caches_and_then_the_largest_process(world):
-    """Also one that was attached by hand: the host goes first."""
+    """Including a manually attached one: the host comes first."""
     world.hits_per_s = {1: (1,), 2: (1,), 3: (1,)}
     world.sites, world.manual = {1: 10, 2: 90_000, 3: 500}, {2}
     world.resident_bytes = 200 << 20
@@ -146,7 +146,7 @@ def test_too_much_memory_costs_the_caches_and_then_the_largest_process(world):
 
 
 def test_too_much_memory_with_nothing_traced_ends_with_the_caches(world):
-    """There is nobody to let go of."""
+    """There is no process to detach."""
     world.resident_bytes = 200 << 20
     world.go_on(30)
     assert (world.sheds, world.given_up) == (1, {})

@@ -1,4 +1,4 @@
-"""How processes are noticed: a queue with a bound, gaps, and scans where there are no events."""
+"""How processes are noticed: a bounded queue, gaps, and scans if there are no events."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def make() -> Iterator[Callable[..., ProcessEventFeed]]:
 
 
 def test_events_are_taken_once_and_in_order(make):
-    """Whoever waits for them is woken when there are some again."""
+    """A waiting reader is woken by new events."""
     woken: list[None] = []
     life = make(wake=lambda: woken.append(None))
     life.put([fork(23), fork(29)])
@@ -90,7 +90,7 @@ def test_a_gap_that_the_kernel_tells_of_is_counted(make):
 
 
 def test_a_subscription_begins_with_a_look_at_all(make):
-    """What was before it nobody tells; that is no gap."""
+    """Earlier processes have no events; that is not a gap."""
     subscription = Subscription()
     life = make(lambda: subscription)
     life.start()
@@ -105,7 +105,7 @@ def test_a_subscription_begins_with_a_look_at_all(make):
 
 @pytest.mark.parametrize("is_urgent", [True, False])
 def test_a_burst_is_gathered(make, is_urgent: bool):
-    """For longer where there is no hurry; a full reading is followed by another at once."""
+    """For longer if there is no hurry; a full reading is followed by another at once."""
     subscription = Subscription()
     life = make(lambda: subscription)
     life.is_urgent = is_urgent
@@ -153,7 +153,7 @@ def test_a_subscription_that_breaks_is_replaced(make):
 
 
 def test_a_scan_that_fails_is_tried_again(make):
-    """A bug or a /proc that is not there: the only thread that notices processes goes on."""
+    """After a bug, or without a /proc: the only thread that notices processes continues."""
     results = iter([OSError("no /proc"), ValueError("a bug"), [fork(23)]])
 
     def scan() -> Sequence[ProcessEvent]:

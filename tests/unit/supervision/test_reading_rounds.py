@@ -1,4 +1,4 @@
-"""When whom to read: evenly, often where it changes, and nobody for ever unread."""
+"""When to read which process: evenly, often if it changes, and each within a limit."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ _EVENTS = st.lists(
 @settings(max_examples=200, deadline=None)
 @given(_EVENTS)
 def test_everybody_is_read_in_time(events):
-    """Whoever is there is read within six intervals (and a tick) of the last time, and once each time."""
+    """Each existing process is read within six intervals (and a tick) of the last time, and once each time.
+    """
     rounds: ReadingRounds[int] = ReadingRounds(10.0)
     now_s, last_s = 0.0, {}
     for event, key, changed in events:

@@ -1,4 +1,4 @@
-"""The supervisor as a state machine: a world of processes, events of it, and time by hand."""
+"""The supervisor as a state machine: simulated processes, events and time."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ class Subject:
 
 
 class World:
-    """Processes, what is traced of them, and what is watched. A double for all that the supervisor needs."""
+    """Processes, which of them are traced, and which watched. A double for all interfaces of the supervisor.
+    """
 
     def __init__(self, policy: Policy = POLICY, *, traced_max: int = 512) -> None:
         self.now_ns = 0
@@ -70,7 +71,7 @@ class World:
             policy, self, self, self, self._take, own_pid=OWN_PID, traced_max=traced_max
         )
 
-    # What happens in the world
+    # Events in the world
 
     def fork(self, pid: int, comm: str = "sh", parent: int = 1, *, told: bool = True) -> ProcessId:
         self._started += 1
@@ -219,7 +220,7 @@ def test_a_process_is_attached_after_exec_of_what_matches(world):
 
 
 def test_modes_that_do_not_attach(world):
-    """The watcher gets those to watch, with what was decided."""
+    """The watcher gets those to watch, with the decision."""
     ids = [world.fork(pid, comm) for pid, comm in ((23, "sh"), (29, "watched"), (31, "off"))]
     world.pass_time()
     assert world.states() == {23: "watched", 29: "watched", 31: "off"}
@@ -238,7 +239,7 @@ def test_what_was_there_before_is_found(world):
 
 
 def test_a_burst_of_short_processes_costs_no_look(world):
-    """What has ended when its turn comes is dropped unseen, and counted."""
+    """A process that has ended before its turn is dropped unread, and counted."""
     for pid in range(2, 2_002):
         world.fork(pid)
         world.exec(pid, "traced")
@@ -249,7 +250,7 @@ def test_a_burst_of_short_processes_costs_no_look(world):
 
 
 def test_what_ends_without_having_been_traced_is_counted_by_rule(world):
-    """If a rule wanted it traced from its start: not what was traced, and not what is only watched."""
+    """If a rule should have traced it from its start: not if it was traced or is only watched."""
     world.refusals["traced"] = errors.NoAllocator("none yet")
     for pid, comm in ((23, "traced"), (29, "traced"), (31, "auto"), (37, "sh")):
         world.fork(pid, comm)
@@ -282,7 +283,7 @@ def test_an_allocator_that_is_not_mapped_yet_is_waited_for(world):
     "error", [errors.TargetRefused("Go"), errors.NoAllocator("none"), ValueError("a bug")]
 )
 def test_a_refusal_stands(world, error):
-    """It is kept with its reason, counted, and nobody is asked again until it executes something else."""
+    """It is kept with its reason, counted, and not retried until the process executes another program."""
     world.refusals["traced"] = error
     world.fork(23, "traced")
     world.pass_time()
@@ -312,7 +313,7 @@ def test_what_finds_no_room_waits_for_it():
 
 
 def test_a_table_of_the_kernel_that_is_full_is_not_asked_at_each_tick(world):
-    """Only when another process was let go."""
+    """Only after another process was detached."""
     world.fork(23, "traced")
     world.pass_time()
     world.refusals["traced2"] = errors.TablesFull("full")
@@ -339,7 +340,7 @@ def test_a_process_that_there_is_no_room_for_takes_nothing_from_others(world):
 
 
 def test_a_policy_that_is_replaced_holds_for_all(world):
-    """Traced ones are let go, others are attached."""
+    """Traced processes that no longer match are detached, others attached."""
     world.fork(23, "traced")
     world.fork(29, "sh")
     world.pass_time()
@@ -397,7 +398,7 @@ def test_an_end_that_only_the_tracer_notices(world):
 
 
 def test_a_pid_that_is_used_again_is_another_process(world):
-    """Also when nobody told of the first one's end."""
+    """Also without an event for the end of the first one."""
     first = world.fork(23, "sh")
     world.pass_time()
     world.exit(23, told=False)
@@ -446,7 +447,7 @@ def test_children_are_followed_after_a_gap():
     assert world.states() == {23: "traced", 29: "traced"}
 
 
-# -- by hand ---------------------------------------------------------------------------------------------
+# -- manual ------------------------------------------------------------------------------------------------
 
 
 def test_attached_manually_is_traced_whatever_the_policy_says(world):
@@ -463,7 +464,7 @@ def test_attached_manually_is_traced_whatever_the_policy_says(world):
 
 
 def test_news_that_are_older_than_an_attach_by_a_user_change_nothing(world):
-    """A program is attached to before its start was told of."""
+    """A program is attached to before the event of its start arrives."""
     world.fork(23, "off")
     world.exec(23, "off-too")
     events, world.queue = world.queue, []
@@ -490,7 +491,7 @@ def test_detached_manually_stays_so_until_the_end(world):
 
 
 def test_what_an_earlier_daemon_traced_goes_on_being_traced(world):
-    """By hand what somebody attached; what the policy had attached as long as that wants it."""
+    """Manually attached ones stay manual; those of the policy stay as long as the policy wants it."""
     for pid, comm, manual in (
         (23, "traced", False),
         (29, "off", True),
@@ -518,7 +519,7 @@ def test_what_nobody_wrote_down_counts_as_attached_manually_where_the_policy_wou
 
 
 def test_a_window_that_an_earlier_daemon_opened_ends_in_time(world):
-    """It is nobody's by hand, and is watched on after it."""
+    """It does not become manual, and is watched again afterwards."""
     process = world.fork(23, "sh", told=False)
     world.start(23)
     world.pass_time(3 * S)
@@ -533,7 +534,7 @@ def test_a_window_that_an_earlier_daemon_opened_ends_in_time(world):
 
 
 def test_what_was_not_attached_cannot_be_detached(world):
-    """And goes on as it was."""
+    """It continues unchanged."""
     world.fork(23, "sh")
     world.pass_time()
     with pytest.raises(errors.NotAttached):
@@ -553,7 +554,7 @@ def open_window(world: World, window_s: float = 5.0) -> ProcessId:
 
 
 def test_a_window_is_opened_and_closed_in_time(world):
-    """The watcher is told of both."""
+    """The watcher is informed of both."""
     process = open_window(world)
     assert (world.state(23), world.news) == ("traced", [("opened", process)])
     world.pass_time(4 * S)
@@ -620,7 +621,7 @@ def test_what_was_attached_manually_can_be_let_go_of_too(world):
 
 
 def test_a_gap_leaves_windows_open(world):
-    """Nothing of what is true has changed."""
+    """A gap changes no facts."""
     open_window(world)
     world.tell(GAP)
     world.pass_time(S)
@@ -628,7 +629,7 @@ def test_a_gap_leaves_windows_open(world):
 
 
 def test_exec_and_exit_end_a_window(world):
-    """Then the process is not the watcher's any more, or anew."""
+    """Then the watcher drops the process, or starts over with it."""
     process = open_window(world)
     world.exec(23, "watched")
     world.pass_time()
@@ -707,7 +708,7 @@ def test_any_events_end_in_the_state_that_a_rescan_gives(steps, strays):
 @settings(max_examples=100, deadline=None)
 @given(_STEPS)
 def test_events_alone_give_the_same(steps):
-    """As long as each is told."""
+    """As long as none is lost."""
     world = World()
     for step, number, comm, _ in steps:
         if step == "time":

@@ -1,4 +1,4 @@
-"""Users whose processes are gone before they are attached to wait; nobody else does."""
+"""Users whose processes end before they are attached to wait; other users do not."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ MS = 1_000_000
 
 
 def test_what_was_for_nothing_is_paid_by_its_user() -> None:
-    """In proportion to what it took."""
+    """In proportion to the wasted time."""
     wasted = WastedWork()
     wasted.note(1000, 5 * MS, 25 * MS, wasted=True)
     assert wasted.until_ns(1000) == 25 * MS + FACTOR * 20 * MS

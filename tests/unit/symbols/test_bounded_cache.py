@@ -1,4 +1,4 @@
-"""A cache of so many entries, and of so many bytes."""
+"""A cache limited in entries and in bytes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bpfleakd.symbols.bounded_cache import BoundedCache
 
 
 def test_the_oldest_goes_when_there_are_too_many() -> None:
-    """What was asked for counts as new."""
+    """A look-up makes an entry new."""
     cache: BoundedCache[str, int] = BoundedCache(2)
     cache.put("a", 1)
     cache.put("b", 2)

@@ -43,7 +43,7 @@ LIST = "System.Collections.Generic.List"
     ],
 )
 def test_a_method(namespace: str, name: str, shown: str) -> None:
-    """As somebody would write it who looks at the source."""
+    """As in the source."""
     assert method_name(namespace, name) == shown
 
 

@@ -1,4 +1,4 @@
-"""Which code is an installed library's, by where it lies."""
+"""Which code belongs to an installed library, by its path."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_scripts(path: str, expected: bool) -> None:
     ],
 )
 def test_files_of_programs(path: str) -> None:
-    """Also plug-ins and libraries in directories of their own."""
+    """Also plug-ins and libraries in separate directories."""
     assert not is_installed_file(path)
 
 

@@ -1,4 +1,4 @@
-"""Ranges of which the newest wins, against the obvious slow way."""
+"""Ranges of which the newest wins, against the obvious slow algorithm."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_newest_range_around_an_address(ranges: list[tuple[int, int]], cut: int)
     empty += index.add(entries[cut:])
 
     assert empty == sum(size == 0 for _, size, _ in entries)
-    # A range that was replaced by one with its start is gone, even where it was longer.
+    # A range replaced by one with the same start is gone, even if it was longer.
     latest = {start: (start, size, order) for start, size, order in entries if size}
     kept = sorted(latest.values(), key=lambda entry: entry[2])
     for address in range(85):

@@ -9,7 +9,7 @@ import pytest
 
 from bpfleakd.symbols.libdw import DwarfLines
 
-# What rustc and clang write, and gcc never does: a function inside a namespace's entry. `handle` begins at
+# As rustc and clang write it, and gcc never does: a function inside a namespace's entry. `handle` begins at
 # 0x1000; in the block from its 2nd byte on, `helper` was inlined from its 4th to its 11th.
 SOURCE = """
         .file 1 "shop.rs"
@@ -67,7 +67,7 @@ def namespaced(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_a_function_in_a_namespace(namespaced: Path, vaddr: int, expected: list[tuple[str, str]]) -> None:
-    """With what was inlined into it, and its own line instead of theirs."""
+    """With its inlined functions, and its own line instead of theirs."""
     with namespaced.open("rb") as file:
         lines = DwarfLines(file.fileno())
         assert lines.frames_at(vaddr) == expected

@@ -62,7 +62,7 @@ class TestCodeThatComesAndGoes:
         assert paths_at(space, 0x9100, 0x1100) == ["/lib/csv.so", "/bin/shop"]
 
     def test_two_files_in_turns(self) -> None:
-        """Words with a number are of the later file, also when the first one is back."""
+        """Words with a number belong to the later file, also after the first one is mapped again."""
         space = MappingIndex()
         space.update([CODE, CSV])
         space.update([CODE, XML])
@@ -73,13 +73,13 @@ class TestCodeThatComesAndGoes:
         assert paths_at(space, *words) == ["/lib/csv.so", "/lib/xml.so", "/lib/csv.so"]
 
     def test_a_number_that_nobody_has(self) -> None:
-        """Code that found no room has no name; it never gets that of what is there now."""
+        """Code without room has no name; it never gets the name of the current code."""
         space = MappingIndex()
         space.update([CODE, CSV])
         assert paths_at(space, NUMBERED | 0x9100) == [None]
 
     def test_first_code_that_was_never_seen(self) -> None:
-        """It went while no daemon ran: its stacks do not get the names of what is there now."""
+        """It was unmapped while no daemon ran: its stacks do not get the names of the current code."""
         space = MappingIndex()
         space.update([CODE, XML])
         space.note_loaded([LoadedCode(NUMBER, XML)])
@@ -102,7 +102,7 @@ class TestCodeThatComesAndGoes:
         assert paths_at(space, 0x9100, NUMBERED | 0x9100) == ["/lib/csv.so", ""]
 
     def test_ranges_that_the_programs_forgot(self) -> None:
-        """Two files that both were the first at an address: it is taken for that of the later."""
+        """Two files were both the first at an address: the later one is assumed."""
         space = MappingIndex()
         space.update([CODE])
         space.note_loaded([LoadedCode(1, CSV, was_unnumbered=True)])

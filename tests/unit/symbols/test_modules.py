@@ -1,4 +1,4 @@
-"""Modules: files that are opened once, shared, and let go of."""
+"""Modules: files that are opened once, shared, and closed."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class TestModule:
         assert module.duplicate_files() == []
 
     def test_a_debug_file_that_only_one_process_sees(self, tmp_path: Path) -> None:
-        """It is of a module that is that process' own."""
+        """It belongs to a module of that process alone."""
         program = compiled(tmp_path, SOURCE, "-g", "-O1")
         debug = tmp_path / "elsewhere"
         output_of("objcopy", "--only-keep-debug", program, debug)
@@ -84,7 +84,7 @@ class TestModule:
 
 
 def real_paths(module: Module) -> list[str]:
-    """What the files are called that a helper would be given."""
+    """The real paths of the files for a helper."""
     files = module.duplicate_files()
     try:
         return [os.readlink(f"/proc/self/fd/{file}") for file in files]
@@ -132,7 +132,7 @@ class TestProcessFiles:
     """From a mapping to its module."""
 
     def test_file_that_can_be_opened(self, tmp_path: Path) -> None:
-        """The given way to the file is taken; the second time, nothing is opened."""
+        """The given path is opened; the second time, nothing is opened."""
         path = library(tmp_path, "mapped")
         asked = []
         files = ProcessFiles(lambda m: asked.append(m) or open_file(path), ModuleCache(), "me")
@@ -142,7 +142,7 @@ class TestProcessFiles:
         assert len(asked) == 1
 
     def test_process_that_ended(self, tmp_path: Path) -> None:
-        """When the process' own directory is gone, the real path is taken, if it is still that file."""
+        """If the process' directory is gone, the real path is used, if it is still the same file."""
         path = library(tmp_path, "left")
         files = ProcessFiles(lambda m: open_file(Path("/proc/0/none")), ModuleCache(), "me")
         assert files.module_of(mapping_of(path)) is not None
@@ -151,7 +151,7 @@ class TestProcessFiles:
         assert files.unreadable == 1
 
     def test_deleted_file_is_not_mistaken_for_its_successor(self, tmp_path: Path) -> None:
-        """After an upgrade the name leads to another library, whose names would be wrong."""
+        """After an upgrade the path leads to another library, with other names."""
         path = library(tmp_path, "upgraded")
         old = mapping_of(path, deleted=True)
         path.rename(tmp_path / "kept")
@@ -162,7 +162,7 @@ class TestProcessFiles:
         assert kept.module_of(old) is not None
 
     def test_what_is_no_elf_file(self, tmp_path: Path) -> None:
-        """Mapped data is no module and no failure; it is opened once."""
+        """Mapped data is neither a module nor an error; it is opened once."""
         path = tmp_path / "data"
         path.write_text("data")
         asked = []

@@ -1,4 +1,4 @@
-"""Names found beside the tracing: by files, within a budget, a bad name or file failing alone."""
+"""Names are looked up beside the tracing: by file, within a budget, with isolated failures."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def module(tmp_path: Path) -> Module:
 
 
 def named(service: NameService, module: Module, *codes: int, owner: str = "me") -> dict[int, NamedAddress]:
-    """What is known when nothing is pending any more."""
+    """The names when nothing is pending any more."""
     places = [(code, code) for code in codes]
     service.known(owner, module, places)
     assert service.wait(owner, 30)
@@ -103,7 +103,7 @@ def test_a_real_program(module: Module, tmp_path: Path) -> None:
 
 
 def test_nobody_waits(names: NameService, fake: FakeHelpers, module: Module) -> None:
-    """What is not known yet is missing from the answer, and pending."""
+    """Names that are still unknown are missing from the answer, and pending."""
     fake.gate.clear()
     assert names.known("me", module, [(1, 1)]) == {}
     assert names.is_pending("me")
@@ -140,7 +140,7 @@ def test_a_process_over_its_budget_gets_no_names_and_its_neighbour_does(
 def test_a_loaded_machine_takes_nothing_from_the_budget(
     names: NameService, fake: FakeHelpers, module: Module
 ) -> None:
-    """What counts is what a job took of a processor, however long it waited for one."""
+    """The CPU time of a job counts, however long it waited for a CPU."""
     fake.cost_s, fake.said_s = 0.9 * name_service.BUDGET_S, 0.01
     for code in range(4):
         assert named(names, module, code)
@@ -182,7 +182,7 @@ def test_users_take_turns_however_many_processes_one_has(
 def test_a_file_whose_lines_fail_has_symbols(
     names: NameService, fake: FakeHelpers, module: Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is asked once more, without lines."""
+    """The request is repeated once, without lines."""
     answers = fake.answers
 
     def failing(job: str, arguments: Any, *rest: Any, **limits: float) -> Iterator[Any]:
@@ -196,7 +196,7 @@ def test_a_file_whose_lines_fail_has_symbols(
 
 
 def test_a_module_that_was_closed_is_asked_for_again(names: NameService, module: Module) -> None:
-    """What is not known of it stays unknown, so that its successor is asked."""
+    """Its pending names stay unknown, so its successor is asked."""
     module.close()
     assert named(names, module, 1) == {}
 

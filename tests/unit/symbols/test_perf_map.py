@@ -1,4 +1,4 @@
-"""Perf maps: what JIT compilers write, and what somebody might who wants to harm."""
+"""Perf maps: as JIT compilers write them, and as an attacker might."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class TestReading:
         assert perf_map.losses == {}
 
     def test_what_is_written_to_an_open_file_that_has_gone(self, path: Path, perf_map: PerfMap) -> None:
-        """A container's /tmp goes with its process, and what the map got until then is read all the same."""
+        """A container's /tmp goes with its process; entries until then are read nevertheless."""
         path.write_text("1000 10 early\n")
         perf_map.open()
         with path.open("a") as file:
@@ -186,7 +186,7 @@ class TestHostile:
         assert perf_map.losses == {"perf_map_refused": 1}
 
     def test_file_of_another_user_is_refused(self, path: Path) -> None:
-        """/tmp is everybody's: only the target's user may say what the target's functions are called."""
+        """/tmp belongs to all users: only the target's user may name its functions."""
         path.write_text("1000 10 false\n")
         if os.geteuid() == 0:
             os.chown(path, 4711, -1)
@@ -226,7 +226,7 @@ class TestHostile:
         assert perf_map.losses == {"perf_map_dropped_entries": 977}
 
     def test_counts_never_fall(self, path: Path) -> None:
-        """Written anew, or replaced by what is believed: what was missed before was missed."""
+        """Rewritten, or replaced by a valid one: earlier losses stay counted."""
         path.write_text("junk\n" + "".join(f"{n * 16 + 16:x} 10 f{n}\n" for n in range(101)))
         perf_map = PerfMap(path, os.geteuid(), OUR_ROOT, entries_max=23)
         assert name_at(perf_map, 16 * 101) == "f100"
@@ -243,7 +243,7 @@ class TestHostile:
         }
 
     def test_bytes_over_the_limit(self, path: Path) -> None:
-        """Of a file that is too long the end is read, which is the newest."""
+        """Of a file that is too long the end is read, which is the newest part."""
         path.write_text("".join(f"{n * 16 + 16:08x} 10 f\n" for n in range(1_000)))
         perf_map = PerfMap(path, os.geteuid(), OUR_ROOT, read_limit_bytes=1_400)
         assert name_at(perf_map, 1_000 * 16) == "f"
@@ -251,14 +251,14 @@ class TestHostile:
         assert perf_map.losses["perf_map_skipped_bytes"] == 14_000 - 1_400
 
     def test_junk_lines_are_counted(self, path: Path, perf_map: PerfMap) -> None:
-        """Lines that are no entries are skipped, and those around them read."""
+        """Other lines are skipped, and those around them read."""
         junk = ["", "junk", "1000", "1000 10", "xyz 10 a", "1000 -1 a", "1000 0 empty", "f" * 17 + " 10 wide"]
         path.write_text("1000 10 first\n" + "\n".join(junk) + "\n2000 10 last\n")
         assert [name_at(perf_map, a) for a in (0x1000, 0x2000)] == ["first", "last"]
         assert perf_map.losses == {"perf_map_junk_lines": len(junk)}
 
     def test_names_are_printable(self, path: Path, perf_map: PerfMap) -> None:
-        """Escape sequences and bytes that are no text are shown as such; long names are cut."""
+        """Escape sequences and undecodable bytes are shown as escapes; long names are cut."""
         path.write_bytes(b"1000 10 \x1b]0;owned\x07\xff\r\n2000 10 " + b"n" * 1_000_000 + b"\n")
         assert name_at(perf_map, 0x1000) == "\\x1b]0;owned\\x07\\xff"
         long_name = name_at(perf_map, 0x2000)
@@ -266,7 +266,7 @@ class TestHostile:
         assert len(long_name) == NAME_LIMIT_CHARACTERS
 
     def test_line_without_end(self, path: Path, perf_map: PerfMap) -> None:
-        """A line that does not end is given up, not kept for ever."""
+        """A line that does not end is dropped, not kept forever."""
         path.write_bytes(b"1000 10 " + b"n" * 3_000_000 + b"\n2000 10 last\n")
         perf_map.refresh()
         assert name_at(perf_map, 0x2000) == "last"
@@ -274,7 +274,7 @@ class TestHostile:
 
     @given(pieces=st.lists(st.binary(max_size=80), max_size=6))
     def test_random_bytes(self, tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes]) -> None:
-        """Whatever is appended, reading goes on."""
+        """Whatever is appended, reading continues."""
         path = tmp_path_factory.mktemp("random") / "perf.map"
         perf_map = PerfMap(path, os.geteuid(), OUR_ROOT)
         for piece in pieces:
@@ -289,7 +289,8 @@ class TestHostile:
 
 
 def test_a_file_that_is_written_anew_all_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading it takes a part of the time, however often it is asked for; what it says in the end is read."""
+    """Reading it takes a limited share of the time, however often it is requested; its final content is read.
+    """
     monkeypatch.setattr(perf_map_module, "_SHORT_S", 0.0)
     path = tmp_path / "perf-23.map"
     path.write_text("1000 10 first\n")

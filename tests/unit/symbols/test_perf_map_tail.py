@@ -1,4 +1,4 @@
-"""What a JIT appends to its perf map; the file is written by a user and read by root."""
+"""What a JIT appends to its perf map; a user writes the file, and root reads it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_half_a_line_is_read_when_it_is_whole(path):
 
 @pytest.mark.parametrize("text", ["1000 10 a\n", "1000 10 new\n", "1000 10 new\n2000 10 newer\n"])
 def test_a_file_written_anew_is_read_from_its_start(path, text):
-    """Shorter, as long or longer; and that it was is said once."""
+    """Shorter, as long or longer; and this is reported once."""
     path.write_text("1000 10 old\n")
     tail = tail_of(path)
     path.write_text(text)
@@ -83,7 +83,7 @@ def test_another_file_of_the_name_is_read_from_its_start(path):
 
 
 def test_more_than_the_limit_is_read_from_the_end(path):
-    """The newest is what counts; what was skipped is told, and a line cut in two is part of it."""
+    """The newest part counts; the skipped rest is reported, including a line cut in two."""
     tail = tail_of(path, read_limit_bytes=145)
     path.write_text("".join(f"{n:04x} 10 f{n:03}\n" for n in range(1, 101)))
     assert [name for name, _ in tail.read()] == [f"f{n:03}" for n in range(90, 101)]
@@ -92,7 +92,7 @@ def test_more_than_the_limit_is_read_from_the_end(path):
 
 
 def test_a_line_without_end_is_given_up(path):
-    """It would be read again for ever."""
+    """It would be read again forever."""
     tail = tail_of(path)
     path.write_bytes(b"1000 10 " + b"n" * 1_000_000)
     assert tail.read() == []
@@ -101,7 +101,7 @@ def test_a_line_without_end_is_given_up(path):
 
 
 def test_names_are_printable_and_short(path):
-    """Escape sequences and bytes that are no text are shown as such; junk is no method."""
+    """Escape sequences and undecodable bytes are shown as escapes; junk is not a method."""
     tail = tail_of(path)
     path.write_bytes(b"junk\n\n1000 10 \x1b]0;owned\x07\xff\r\n1000 -1 x\n2000 10 " + b"n" * 5_000 + b"\n")
     (hostile, _), (long_name, _) = tail.read()
@@ -110,7 +110,7 @@ def test_names_are_printable_and_short(path):
 
 
 def test_what_is_not_a_users_own_regular_file_is_refused(path, tmp_path):
-    """A symlink, a pipe, a file of somebody else: nothing is read, and nothing waits."""
+    """A symlink, a pipe, another user's file: nothing is read, and nothing blocks."""
     (tmp_path / "secret").write_text("1000 10 secret\n")
     path.symlink_to(tmp_path / "secret")
     tail = tail_of(path)
@@ -139,7 +139,7 @@ def test_descriptors_are_not_kept(path):
 
 @given(pieces=st.lists(st.binary(max_size=80), max_size=6))
 def test_random_bytes(tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes]) -> None:
-    """Whatever is appended, reading goes on."""
+    """Whatever is appended, reading continues."""
     path = tmp_path_factory.mktemp("random") / "perf.map"
     tail = tail_of(path)
     for piece in pieces:

@@ -61,7 +61,7 @@ def laid_out(path: Path, base: int = BASE) -> list[Mapping]:
 
 
 def mappings_of(pid: int | str) -> list[Mapping]:
-    """The mappings of a process, from /proc, whose rows are split here with as little as will do."""
+    """The mappings of a process, from /proc, parsed with as little code as possible."""
     mappings = []
     for row in Path(f"/proc/{pid}/maps").read_text().splitlines():
         span, rights, offset, device, inode, *path = row.split(maxsplit=5)
@@ -74,7 +74,7 @@ def mappings_of(pid: int | str) -> list[Mapping]:
 
 def symbolizer_of(mappings: list[Mapping], **options: object) -> Symbolizer:
     options.setdefault("names", NAMES)
-    # Each has files of its own: what was asked for one test says nothing for the next.
+    # Each has its own files, so that one test does not affect the next.
     owner = f"test {next(COUNT)}"
     symbolizer = Symbolizer(owner, lambda mapping: open_file(Path(mapping.path)), ModuleCache(), **options)
     symbolizer.update_mappings(mappings)
@@ -108,7 +108,7 @@ class TestNative:
     """Code in ELF files."""
 
     def test_return_addresses_are_looked_up_one_byte_before(self, library: Path) -> None:
-        """An exact address is where it is; a return address belongs to the call before it."""
+        """An exact address is looked up as it is; a return address belongs to the call before it."""
         second = nm(library)["second"]
         symbolizer = symbolizer_of(laid_out(library))
 
@@ -136,7 +136,7 @@ class TestNative:
         assert symbolizer.unknown_addresses == 0
 
     def test_address_without_symbol(self, library: Path) -> None:
-        """What has no symbol has its module and the offset in it."""
+        """An address without a symbol has its module and the offset in it."""
         behind = nm(library)["second"] + 2
         (frame,) = frames_of(symbolizer_of(laid_out(library)), BASE + behind)
         assert (frame.function, frame.module, frame.offset) == (None, library.name, behind)
@@ -145,7 +145,7 @@ class TestNative:
     def test_names_that_cannot_be_found_are_not_awaited(
         self, library: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Who waits for names has an answer at once from a file that helpers cannot read; and names later."""
+        """A file that helpers cannot read gives an answer at once, and names later."""
         lookup, now_s, asked = helpers(), [0.0], threading.Event()
         answers = lookup.answers
 
@@ -239,7 +239,7 @@ class TestLive:
         assert [functions(symbolizer, address)[0] for address in addresses] == names
 
     def test_vdso(self, tmp_path: Path) -> None:
-        """Functions of the vdso are named, though it is no file: nm reads a copy of it."""
+        """Functions of the vdso are named, though it is not a file: nm reads a copy of it."""
         start, end = (int(part, 16) for part in VDSO_ROW.split()[0].split("-"))
         copy = tmp_path / "vdso"
         copy.write_bytes(ctypes.string_at(start, end - start))
@@ -280,7 +280,7 @@ class TestLive:
             late.update_mappings(mappings_of(child.pid))
             assert functions(symbolizer, main, returned) == ["main", "leak"]
             child.communicate("\n")
-        # As those of a container, whose file system goes with its last process.
+        # Like the files of a container, whose file system goes with its last process.
         path.unlink()
 
         assert functions(symbolizer, main + 1, main, returned)[::2] == ["main", "leak"]
@@ -338,7 +338,7 @@ class TestJit:
         assert (frame.function, frame.module) == (function, module)
 
     def test_method_that_is_compiled_again(self, path: Path, symbolizer: Symbolizer) -> None:
-        """When the map grows, names are looked up anew: nothing stale is shown."""
+        """When the map grows, names are looked up again: nothing stale is shown."""
         path.write_text("10000 100 old\n")
         assert functions(symbolizer, 0x10010) == ["old"]
         with path.open("a") as file:
@@ -379,10 +379,10 @@ class TestJit:
 
 
 class TestLosses:
-    """What is not known is said to be."""
+    """Unknown names are reported."""
 
     def test_address_outside_of_everything(self, library: Path) -> None:
-        """An address that no mapping covers is unknown, and asked for again when maps are newer."""
+        """An unmapped address is unknown, and looked up again with newer maps."""
         symbolizer = symbolizer_of([])
         address = BASE + nm(library)["second"]
         assert not symbolizer.covers([address])
@@ -394,7 +394,7 @@ class TestLosses:
         assert symbolizer.losses == {}
 
     def test_what_newer_mappings_do_not_cover_either_is_counted(self) -> None:
-        """Once, however often it is asked for."""
+        """Once, however often it is looked up."""
         symbolizer = symbolizer_of([])
         for _look in range(3):
             frames_of(symbolizer, 0x1000, 0x2000)
@@ -404,7 +404,7 @@ class TestLosses:
 
     @pytest.mark.parametrize("end", [StackEnd.FRAME_POINTER_END, StackEnd.BOTTOM, StackEnd.DEPTH])
     def test_strays_at_the_end_are_left_out(self, library: Path, end: StackEnd) -> None:
-        """What no mapping covers is no code that returns there: the walk had lost its way before."""
+        """Code does not return to unmapped memory: the walk had gone astray before."""
         symbolizer = symbolizer_of(laid_out(library))
         first, second = (BASE + nm(library)[name] for name in ("first", "second"))
 
@@ -416,7 +416,7 @@ class TestLosses:
         assert symbolizer.losses == {}
 
     def test_only_the_end_is_left_out(self, library: Path) -> None:
-        """In between, and as the immediate caller, it is code whose mapping went, or is new."""
+        """In between, and as the immediate caller, it is code whose mapping is gone or new."""
         symbolizer = symbolizer_of(laid_out(library))
         first, second = (BASE + nm(library)[name] for name in ("first", "second"))
         assert functions(symbolizer, first, 0x1234, second) == ["first", None, "first"]
@@ -433,7 +433,7 @@ class TestLosses:
         assert {(frame.kind, frame.function) for frame in frames} == {(kind, None)}
 
     def test_lost_stack_is_empty(self, library: Path) -> None:
-        """A stack that the kernel side lost has no frames and says so."""
+        """A stack that the kernel side lost has no frames, and says so."""
         symbolizer = symbolizer_of(laid_out(library))
         stack = one(symbolizer, BASE + nm(library)["first"], end=StackEnd.LOST)
         assert stack == Stack((), (), StackEnd.LOST)

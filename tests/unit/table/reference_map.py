@@ -16,7 +16,7 @@ PAGE = 4096
 
 @dataclass(frozen=True)
 class _Page:
-    """Who owns a page, and by which region (None: a special owner's)."""
+    """The owner of a page, and its region (None: a special owner's)."""
 
     owner: Owner
     region: int | None
@@ -96,7 +96,7 @@ class ReferenceMap:
             return
         old_first, old_count, held = self.moving[tid]
         self.release(tid)
-        # Where the old range has gaps, what is at the new place stays.
+        # Where the old range has gaps, the new place keeps its pages.
         moved = {n - old_first + first: page for n, page in held.items() if n - old_first < count}
         for n in (*moved, *range(first + old_count, first + count)):
             self.unmapped(n, 1)
@@ -124,7 +124,7 @@ class ReferenceMap:
             if isinstance(owner, SiteKey) and owner.kind is AllocationKind.COMMIT:
                 self.pages[n] = self._new(Special.DISCARDED, 0, 0, 0)
 
-    # What there is
+    # The contents
 
     def _live(self) -> list[tuple[int, _Page]]:
         held = [item for _first, _count, pages in self.moving.values() for item in pages.items()]

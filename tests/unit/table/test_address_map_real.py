@@ -1,4 +1,4 @@
-"""The address map against the kernel: a program's calls are replayed, and /proc says what is true."""
+"""The address map against the kernel: a program's calls are replayed, and compared with /proc."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True)
 class Recording:
-    """What a program did: its address space before and after, and the calls in between, in order."""
+    """A program's address space before and after its calls, and the calls in order."""
 
     before: tuple[Mapping, ...]
     calls: list[tuple[str, list[int]]]
@@ -133,7 +133,7 @@ def test_what_was_lost_is_found_again(program):
     assert space.resynchronise(recording.after) > 0
     expect_equal(space, recording.after)
     assert space.resynchronise(recording.after) == 0
-    # Nothing of it is counted twice: what is mapped is somebody's, once.
+    # Nothing is counted twice: every mapped page has exactly one owner.
     sites, rows = space.counters()
     special_bytes = sum(space.totals(special).live_bytes for special in Special)
     mapped_bytes = sum(m.end - m.start for m in recording.after if m.path != "[vsyscall]")

@@ -33,7 +33,7 @@ def test_as_many_of_each_site_and_no_others():
 
 
 def test_batches_make_no_difference():
-    """The sample is of the blocks, not of the order in which they come."""
+    """The sample depends on the blocks, not on their order."""
     addresses, blocks = addresses_of(1000), batch([7] * 1000)
     whole, cut = BlockSample(0, [7], 23), BlockSample(0, [7], 23)
     whole.add(addresses, blocks)

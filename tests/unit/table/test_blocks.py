@@ -58,7 +58,7 @@ def by_site(blocks: list[Block], born_until_ns: int | None) -> dict[tuple[int, i
 def test_any_blocks(
     batches: list[list[Block]], limit: int, born_until_ns: int | None, waiting_max: int
 ) -> None:
-    """Sums are of all; the list is full or has all, shared out evenly, and the oldest of each site."""
+    """Sums cover all; the list is full or complete, divided evenly, with the oldest of each site."""
     with mock.patch.object(module, "_WAITING_MAX", waiting_max):
         sites = selected(batches, limit, born_until_ns=born_until_ns)
 
@@ -99,7 +99,7 @@ def test_more_sites_than_room() -> None:
 
 
 def test_only_some_stacks() -> None:
-    """Of all others nothing is counted."""
+    """Other stacks are not counted."""
     blocks = [(1, 5, stack_id, 7, 0) for stack_id in (1, 2, 3, 2)]
     (site,) = selected([blocks], 10, stack_ids=np.array([2], np.uint64))
     assert (site.stack_id, site.live_count) == (2, 2)

@@ -1,4 +1,4 @@
-"""What is known of the time without readings."""
+"""Knowledge of the time without readings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def column(*figures: float) -> np.ndarray:
 
 
 def test_the_bins_of_a_gap() -> None:
-    """Also those that it has only a part in, and none of what is over since long."""
+    """Also those that it covers partly, and none of those that are long over."""
     gaps = bins_in_gaps(EDGES_NS, [(2 * S, 6 * S), (7 * S, 9 * S), (S // 2, S)])
     assert [bins.tolist() for bins in gaps] == [[2, 3], [0]]
     assert bins_in_gaps(EDGES_NS, []) == []
@@ -31,7 +31,7 @@ def test_what_survives_was_live() -> None:
 
 
 def test_births_are_those_of_survivors_and_of_others_evenly() -> None:
-    """Their sum is what was counted, or what survives if that is more."""
+    """Their sum is the counted number, or the survivors if these are more."""
     gaps = bins_in_gaps(EDGES_NS, [(2 * S, 6 * S)])
     born = column(1, 1, 0, 20, 3)
     births = births_in_gaps(born, column(0, 0, 4, 6, 1), gaps, EDGES_NS)

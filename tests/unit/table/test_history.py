@@ -16,7 +16,7 @@ STEPS = st.builds(lambda pattern, times: pattern * times, PATTERNS, st.integers(
 
 
 def history_of(steps: list[tuple[int, int]]) -> tuple[History, list[tuple[int, int]]]:
-    """A history after so many (ns later, bytes more), and all that was told to it."""
+    """A history with these points (ns later, bytes more), and the points."""
     time_ns, value = 1_000, 23
     history, told = History(time_ns, value), [(time_ns, value)]
     for later_ns, more in steps:
@@ -27,13 +27,13 @@ def history_of(steps: list[tuple[int, int]]) -> tuple[History, list[tuple[int, i
 
 
 def told_at(told: list[tuple[int, int]], time_ns: int) -> int:
-    """What was told last at or before a time; 0 before anything was."""
+    """The last value at or before a time; 0 before the first."""
     return ([0] + [value for point_ns, value in told if point_ns <= time_ns])[-1]
 
 
 @given(steps=STEPS)
 def test_the_recent_past_is_exact(steps: list[tuple[int, int]]) -> None:
-    """Back to the newest FULL_POINTS points, the value at any time is what was told then."""
+    """For the newest FULL_POINTS points, the value at any time is exact."""
     history, told = history_of(steps)
     exact_from_ns = history.points[-FULL_POINTS:][0][0]
     for time_ns in range(max(0, exact_from_ns - 1), told[-1][0] + 3):
@@ -63,14 +63,14 @@ def test_the_distant_past_is_coarser_but_not_invented(steps: list[tuple[int, int
 
 
 def test_before_the_beginning_there_was_nothing() -> None:
-    """A figure is 0 before its first point, and as it is for ever after its last."""
+    """A figure is 0 before its first point, and constant after its last."""
     history = History(1_000, 23)
     history.append(2_000, 101)
     assert [history.at(t) for t in (0, 999, 1_000, 1_999, 2_000, 1 << 62)] == [0, 0, 23, 23, 101, 101]
 
 
 def test_equal_values_take_no_room() -> None:
-    """A figure that does not change has one point, however often it is told."""
+    """A constant figure has one point, however often it is added."""
     history = History(0, 23)
     for time_ns in range(10_000):
         history.append(time_ns, 23)
@@ -117,7 +117,7 @@ def test_old_points_thin_out_first() -> None:
 
 @pytest.mark.parametrize("step", [1, 7, 1_000])
 def test_old_points_are_a_part_of_their_age_apart(step: int) -> None:
-    """However long the history: what was a while ago is told by a point that is not much older."""
+    """However long the history is, each time has a point that is not much older."""
     history = History(0, 0)
     for time_ns in range(step, 100_000 * step, step):
         history.append(time_ns, time_ns)
@@ -128,7 +128,7 @@ def test_old_points_are_a_part_of_their_age_apart(step: int) -> None:
 
 
 def test_points_within_the_resolution_are_one() -> None:
-    """A figure that is told ten times in the time of a point reaches as far back as one told once."""
+    """A figure that is added ten times per point reaches as far back as one added once."""
     history = History(0, 0)
     for time_ns in range(1, 10_000):
         history.append(time_ns, time_ns, 10)

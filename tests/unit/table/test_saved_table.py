@@ -27,7 +27,7 @@ def reading(*live: tuple[int, int, int]) -> np.ndarray:
 
 
 def leaking(table: SiteTable, seconds: range, keys: list[SiteKey] = KEYS) -> SiteTable:
-    """A table in which every site gains a block of so many bytes a second."""
+    """A table in which every site gains a block of this many bytes a second."""
     for second in seconds:
         table.update(second * S, keys, reading(*((101 * second, second, 7 * second) for _ in keys)))
     return table
@@ -96,7 +96,7 @@ def test_a_gap_is_a_gap() -> None:
 
 
 def test_a_site_that_was_not_kept_seems_to_have_been_as_it_is() -> None:
-    """It does not grow by what it had, and one that is new since shows it from now on."""
+    """It does not grow by what it had; a site that is new since then shows its growth from now on."""
     before = leaking(SiteTable(0), range(1, 31))
     table = leaking(SiteTable.restored(kept(before, 1), 40 * S), range(40, 44))
     low_bytes, low_count, births = columns(table, KEYS[0], KEYS[1])
@@ -140,7 +140,7 @@ def test_what_is_damaged_is_refused(damage: dict) -> None:
 
 @pytest.mark.parametrize("damage", [{"sites": [("heap", 1)] * 3}, {"sites": [("heap", 1)]}, {"totals": []}])
 def test_what_is_of_other_sites_is_refused(damage: dict) -> None:
-    """As is a kind that nobody knows."""
+    """As is an unknown kind."""
     checkpoint = kept(leaking(SiteTable(0), range(1, 4)))
     with pytest.raises(ValueError, match=r"call site|beginning"):
         SiteTable.restored(replace(checkpoint, **damage), 5 * S)

@@ -36,7 +36,7 @@ def gained(table: SiteTable, edge_ns: int, *sites: SiteKey) -> list[float]:
 
 @dataclass
 class Ledger:
-    """Every block by itself, as the programs keep it: who made it is known by its address."""
+    """Every block by itself, as the programs record it: the address identifies its site."""
 
     blocks: dict[int, tuple[SiteKey, int]] = field(default_factory=dict)
     allocated_bytes: Counter[SiteKey] = field(default_factory=Counter)
@@ -61,7 +61,7 @@ class Ledger:
 
     def counters_of(self, site: SiteKey) -> SiteCounters:
         sizes = [size for owner, size in self.blocks.values() if owner == site]
-        # After a removal the kernel's counters begin anew.
+        # After a removal, the kernel's counters restart.
         removed_bytes, removed_count = self.removed.get(site, (0, 0))
         allocated_bytes = self.allocated_bytes[site] - removed_bytes
         return SiteCounters(
@@ -179,7 +179,7 @@ test_any_process.__doc__ = "Whatever a process does: live = allocated - freed, f
 
 
 class TestUpdate:
-    """What one reading of the kernel's counters changes."""
+    """The changes by one reading of the kernel's counters."""
 
     def test_new_sites_began_with_nothing(self) -> None:
         """Before it was seen for the first time a site held nothing."""
@@ -205,7 +205,7 @@ class TestUpdate:
         assert table.totals == SiteCounters(23, 1, 124, 2, peak_live_bytes=124)
 
     def test_unchanged_sites_cost_nothing(self) -> None:
-        """Of a thousand sites only the one that changed is noted, and is counted."""
+        """Of a thousand sites, only the one that changed is updated and counted."""
         keys = [heap(n) for n in range(1_000)]
         table = SiteTable(0)
         counters = rows(*((n, 1, n, 1) for n in range(1_000)))
@@ -216,7 +216,7 @@ class TestUpdate:
         assert table.changed_ns(np.arange(22, 25)).tolist() == [1, 2, 1]
 
     def test_the_callers_array_is_not_kept(self) -> None:
-        """Batches are overwritten by the next one: what was taken in stays as it was."""
+        """Batches are overwritten by the next one: the table keeps its own copy."""
         table = SiteTable(0)
         counters = rows((23, 1, 23, 1))
         table.update(1, [heap(1)], counters)
@@ -231,7 +231,7 @@ class TestUpdate:
         assert gained(table, 0, heap(1)) == [-23]
 
     def test_unknown_sites(self) -> None:
-        """A site that was never seen has neither counters nor a row."""
+        """An unknown site has neither counters nor a row."""
         table = SiteTable(0)
         assert table.row_of(heap(1)) == -1
         with pytest.raises(KeyError):
@@ -266,7 +266,7 @@ def test_files_are_not_in_the_totals() -> None:
 
 
 def test_temporary_blocks_add_up_and_peaks_do_not() -> None:
-    """Peaks of sites were at different times: that of all is what it is said to be, or was seen to be."""
+    """Sites peak at different times: the peak of all is the given or the observed one."""
     table = SiteTable(0)
     counters = rows((23, 1, 100, 9, 7, 90), (0, 0, 50, 5, 3, 50))
     table.update(1, [heap(1), heap(2)], counters)
@@ -281,7 +281,7 @@ def test_temporary_blocks_add_up_and_peaks_do_not() -> None:
 
 @given(kinds=st.lists(st.sampled_from(AllocationKind), min_size=2, max_size=5, unique=True))
 def test_one_stack_may_be_several_sites(kinds: list[AllocationKind]) -> None:
-    """The kind belongs to the key: what a stack maps and what it allocates are counted apart."""
+    """The kind belongs to the key: mappings and allocations of a stack are counted separately."""
     table = SiteTable(0)
     keys = [SiteKey(kind, 23) for kind in kinds]
     table.update(1, keys, rows(*((n, 1, n, 1) for n in range(1, len(keys) + 1))))
@@ -289,7 +289,7 @@ def test_one_stack_may_be_several_sites(kinds: list[AllocationKind]) -> None:
 
 
 def test_what_was_there_before_is_no_growth() -> None:
-    """A Go program knows what it had: it was so from the beginning, also as the history has it."""
+    """A Go program knows its earlier blocks: they count from the beginning, also in the history."""
     table = SiteTable(0)
     go = SiteKey(AllocationKind.GO_HEAP, 7)
     table.begin_with([go], rows((1000, 10, 5000, 50)))
@@ -306,7 +306,7 @@ def test_what_was_there_before_is_no_growth() -> None:
 
 
 def test_what_is_not_known_from_the_past_begins_with_the_first_reading() -> None:
-    """However long it took until then: what was gained in that time is not known."""
+    """However long it took until then: the gain in that time is unknown."""
     table = SiteTable(0, knows_past=False)
     site = SiteKey(AllocationKind.HEAP, 7)
     table.update(3 * NS_PER_S, [site], rows((1000, 10, 5000, 50)))

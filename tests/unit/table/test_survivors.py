@@ -48,7 +48,7 @@ def test_each_block_is_in_the_stretch_of_its_birth(batches: list[list[tuple[int,
 
 
 def test_sites_can_be_left_out() -> None:
-    """Those with a negative column are in nobody else's."""
+    """Those with a negative column appear in no other."""
     blocks = records([(8, 1, 1, 0, 0), (16, 1, 2, 0, 0), (32, 1, 2, 0, 0)])
     survivors = count_survivors([blocks], np.array([0, 5]))
     live_count, live_bytes = survivors.matrices(np.array([-1, 0]), 1)

@@ -1,4 +1,4 @@
-"""What the monitor stands on, made up: answers what a test says, and fails on whatever else it is asked."""
+"""Doubles for the tracer's dependencies: they give a test's answers, and fail on any other call."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Clock:
 
 @dataclass
 class FakeProcess:
-    """What the programs have recorded of a process. `sites` and `blocks` are by stack id."""
+    """The records of the programs for a process. `sites` and `blocks` are by stack id."""
 
     state: RecordingState = RecordingState.RECORDING
     unmatched_frees: int = 0
@@ -80,7 +80,7 @@ class FakeProcess:
 
 
 class FakeRemover:
-    """kernel.sites.remover.SiteRemover, of processes whose programs do nothing meanwhile."""
+    """kernel.sites.remover.SiteRemover, for processes whose programs do nothing meanwhile."""
 
     def __init__(self, processes: dict[int, FakeProcess]) -> None:
         self._processes = processes
@@ -234,7 +234,7 @@ class FakeRecord:
 
 
 class FakePins:
-    """kernel.pins.ProcessPins: what is pinned of a process. `staged` and `committed` hold links to files."""
+    """kernel.pins.ProcessPins: the pins of a process. `staged` and `committed` hold links to files."""
 
     def __init__(self, id_: ProcessId | None = None) -> None:
         self.id = id_ or ProcessId(4_711, 8_009)
@@ -335,7 +335,7 @@ class FakeAttacher:
 
 
 class FakeUnwinding:
-    """tracing.unwinding.Unwinding: remembers what it was told to follow."""
+    """tracing.unwinding.Unwinding: records which processes it follows."""
 
     def __init__(self) -> None:
         self.followed: list[int] = []

@@ -1,4 +1,4 @@
-"""Peaks of heap and mappings together, from what the programs report."""
+"""Common peaks of heap and mappings, from the events of the programs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def no_arena(_pid: int, _size_bytes: int, _stack_id: int) -> bool:
 
 
 class Program:
-    """Something that allocates and maps, and what the programs in the kernel see of it."""
+    """A simulated program that allocates and maps, and the resulting events."""
 
     def __init__(self) -> None:
         self.maps = AddressMaps(lambda _pid, _stack_id: False, no_arena)
@@ -133,7 +133,7 @@ def an_event(syscall: Syscall, result: int, *arguments: int, inside: bool = True
 
 
 def test_heap_since_the_attach():
-    """What malloc has taken for itself: not what was there before, nor what the program maps."""
+    """Memory that malloc has mapped since: not earlier memory, nor the program's own mappings."""
     maps = followed()
     maps.apply(
         [
@@ -146,7 +146,7 @@ def test_heap_since_the_attach():
     )
     heap = (HEAP.end, HEAP.end + 4 * PAGE), (ARENA, ARENA + 64 * PAGE)
     assert maps.heap_since_attach(PID) == list(heap)
-    # free gives some back: who called is told by the stack then.
+    # free returns some of it: the stack identifies the caller.
     maps.apply([an_event(Syscall.BRK, HEAP.end + 3 * PAGE, inside=False)])
     assert maps.heap_since_attach(PID) == [(HEAP.end, HEAP.end + 3 * PAGE), heap[1]]
 
@@ -162,7 +162,7 @@ def test_heap_of_calls_that_were_under_way_at_the_attach():
 
 
 def test_heap_of_a_process_that_was_taken_over():
-    """What the daemon before knew of such calls is not handed on."""
+    """The earlier daemon's knowledge of such calls is lost."""
     maps = followed()
     maps.apply([an_event(Syscall.BRK, HEAP.end + PAGE)])
     later = AddressMaps(lambda _pid, _stack_id: False, no_arena)
@@ -173,7 +173,7 @@ def test_heap_of_a_process_that_was_taken_over():
 
 
 def test_a_storm_is_cut_off_counted_and_repaired(monkeypatch):
-    """What takes too long is left out of one map only; the repair waits, and then agrees with /proc."""
+    """Only the slow map is cut off; its repair is postponed, and then agrees with /proc."""
     storm, calm = 23, 101
     # Each change takes a second.
     clock = iter(range(0, 10**18, 10**9))
@@ -213,7 +213,7 @@ def test_a_storm_is_cut_off_counted_and_repaired(monkeypatch):
 
 
 def test_arenas_of_python_are_a_kind_of_their_own() -> None:
-    """Whether memory is for objects is asked of the interpreter, by size and stack."""
+    """By size and stack, the interpreter's layout decides whether memory is for objects."""
     asked = []
 
     def is_arena(pid: int, size_bytes: int, stack_id: int) -> bool:

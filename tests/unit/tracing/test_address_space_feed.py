@@ -1,4 +1,4 @@
-"""Reports are taken in once each, whenever the daemon is killed, and let go of when they are written down."""
+"""Each event is processed once, whenever the daemon is killed, and released once it is saved."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_room_is_given_back_when_the_maps_are_written_down() -> None:
 
 
 def test_a_record_that_cannot_be_written_is_removed() -> None:
-    """An old one would be taken for the truth; without one the next daemon begins anew."""
+    """An old one would be taken as current; without one, the next daemon starts over."""
     ring, clock = Ring(), Clock()
 
     class Full(FakeRecord):

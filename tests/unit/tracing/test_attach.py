@@ -35,10 +35,7 @@ EXACT = TracingRequest()
 
 
 class Kernel(FakeMaps):
-    """Maps, linker and unwinding at once: writes down what is done in which order.
-
-    `fails` is raised by the step of its name.
-    """
+    """Maps, linker and unwinding in one: records the order of calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -302,7 +299,7 @@ class TestFollow:
     def test_one_that_cannot_be_probed(
         self, attacher: Attacher, kernel: Kernel, pid: int, later: Mapping
     ) -> None:
-        """The process goes on being recorded as far as it was."""
+        """The recording of the process continues as far as before."""
         before = attacher.attach(pid, EXACT)
         kernel.fails["link later"] = OSError(errno.EIO, "Input/output error")
         after = attacher.follow(before, open_code(pid, (*before.mappings, later)))
@@ -311,10 +308,10 @@ class TestFollow:
 
 
 class TestAdopt:
-    """Another daemon finds what is pinned."""
+    """Another daemon finds the pins."""
 
     def test_a_process_that_goes_on(self, attacher: Attacher, kernel: Kernel, pid: int) -> None:
-        """The same probes, and nothing is linked anew; libraries that came meanwhile are unwound."""
+        """The same probes without new links; libraries loaded meanwhile get unwind tables."""
         before = attacher.attach(pid, EXACT)
         kernel.steps.clear()
         after = attacher.adopt(kernel.pins)  # type: ignore[arg-type]
@@ -366,7 +363,7 @@ class TestAdopt:
         which: str,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        """What went by there was not recorded: it is not adopted as if it had been."""
+        """Its calls meanwhile were not recorded: it is not adopted as exact."""
         before = attacher.attach(pid, EXACT)
         attacher.release(before)
         match which:
@@ -428,7 +425,7 @@ def test_all_or_nothing(
 
 
 def test_no_room_in_the_tables(attacher: Attacher, kernel: Kernel, pid: int) -> None:
-    """What could not be added is not removed."""
+    """Entries that could not be added are not removed."""
     kernel.fails["add"] = errors.CapacityError("no room")
     with pytest.raises(errors.CapacityError):
         attacher.attach(pid, EXACT)
@@ -459,12 +456,12 @@ class TestTargets:
         assert kernel.steps == []
 
     def test_none(self, attacher: Attacher) -> None:
-        """A pid that nobody has."""
+        """A pid that does not exist."""
         with pytest.raises(errors.NoSuchProcess, match="no process 4194304"):
             attacher.attach(4_194_304, EXACT)
 
     def test_a_thread(self, attacher: Attacher) -> None:
-        """A tid that is no pid: the error says whose thread it is."""
+        """A tid that is not a pid: the error names its process."""
         done, tids = threading.Event(), []
         thread = threading.Thread(target=lambda: (tids.append(threading.get_native_id()), done.wait()))
         thread.start()
@@ -490,7 +487,7 @@ class TestTargets:
                 attacher.attach(child.pid, EXACT)
 
     def test_a_process_without_its_main_thread(self, attacher: Attacher, tmp_path: Path) -> None:
-        """It runs, but what it maps cannot be read."""
+        """It runs, but its mappings cannot be read."""
         with (
             running(without_main_thread(tmp_path)) as headless,
             pytest.raises(errors.TargetRefused, match="main thread"),

@@ -1,4 +1,4 @@
-"""Jobs beside the loop: nobody waits longer than he said, and one owner has one at a time."""
+"""Jobs beside the loop: callers wait no longer than their limit, and each owner has one job at a time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bpfleakd.tracing.background import Background
 
 
 def test_a_job_that_takes_long_is_not_waited_for():
-    """It goes on, and is not begun again; when it is done the next one is."""
+    """It continues, and is not started again; the next one starts after its end."""
     jobs, may_end, runs = Background("test", 2), threading.Event(), []
 
     def job() -> None:
@@ -24,7 +24,7 @@ def test_a_job_that_takes_long_is_not_waited_for():
 
 
 def test_owners_beyond_the_limit_wait():
-    """Those who were first go on."""
+    """Earlier ones continue."""
     jobs, may_end = Background("test", 1), threading.Event()
     assert not jobs.do("one", may_end.wait, 0.0)
     assert not jobs.do("two", lambda: None, 0.0)
@@ -34,7 +34,7 @@ def test_owners_beyond_the_limit_wait():
 
 
 def test_an_error_ends_one_job():
-    """It is logged, and whoever waits goes on."""
+    """It is logged, and waiting owners continue."""
     jobs = Background("test", 1)
 
     def fail() -> None:

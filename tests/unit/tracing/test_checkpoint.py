@@ -1,4 +1,4 @@
-"""What is written down for the next daemon is what it reads."""
+"""The next daemon reads exactly what the last one wrote."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def a_value(path: str) -> Kept:
 
 @pytest.mark.parametrize("path", ["/usr/bin/leaky", "/usr/bin/naïve", '/tmp/\udc9b\x1b\n"}', "\udcff" * 300])
 def test_any_path_is_kept(path):
-    """Also one that is no UTF-8: programs choose the names of their files."""
+    """Also one that is not UTF-8: programs choose the names of their files."""
     record = FakeRecord()
     write_checkpoint(record, a_value(path))
     assert read_checkpoint(record, Kept) == a_value(path)
@@ -35,6 +35,6 @@ def test_any_path_is_kept(path):
 
 @pytest.mark.parametrize("text", [None, b"", b"{", b"{}", b'{"mappings": 1}', b"\x80", b"\xc1", b"\xff" * 9])
 def test_what_cannot_be_read_is_an_error(text):
-    """Of one kind, whatever is wrong with it."""
+    """One type of error, whatever is wrong with it."""
     with pytest.raises(ValueError, match="record"):
         read_checkpoint(FakeRecord(text), Kept)

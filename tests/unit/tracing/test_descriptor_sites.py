@@ -1,4 +1,4 @@
-"""Call sites that open descriptors: what the programs recorded, compared with a made-up /proc."""
+"""Call sites that open descriptors: the programs' records, compared with a simulated /proc."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FETCH, LOG = 0xF, 0x10
 
 
 class RecordedTable:
-    """What the programs have recorded: number → (stack, when). It is its own table for another thread."""
+    """The programs' records: number → (stack, time). It is its own table for another thread."""
 
     def __init__(self) -> None:
         self.entries: dict[int, tuple[int, int]] = {}
@@ -42,7 +42,7 @@ class RecordedTable:
 
 
 class Program:
-    """A process that opens and closes; what it closes is in the table until the daemon looks."""
+    """A process that opens and closes descriptors; closed ones stay in the table until the daemon checks."""
 
     def __init__(self, proc: Path, clock: Clock) -> None:
         self.fds = proc / "23" / "fd"
@@ -80,14 +80,16 @@ def program(tmp_path: Path) -> Program:
 
 
 def test_nothing_is_known_before_it_begins(program: Program) -> None:
-    """Nor is anything read."""
+    """And nothing is read."""
     program.open(3, FETCH)
     program.look()
     assert program.sites.sites() == ()
 
 
 def test_one_site_leaks_and_another_closes_what_it_opens(program: Program) -> None:
-    """What leaks is first, with its rate; a descriptor closed unseen is not counted, nor does it stay."""
+    """The leaking site comes first, with its rate; a descriptor that was closed unseen is not counted, and
+    removed.
+    """
     program.sites.begin(program.clock.now_ns)
     for second in range(90):
         program.open(10 + 2 * second, FETCH, "/var/log/app/one")
@@ -106,7 +108,7 @@ def test_one_site_leaks_and_another_closes_what_it_opens(program: Program) -> No
 
 
 def test_what_came_unseen_makes_the_sum_right(program: Program) -> None:
-    """What was there before stays apart; the others are counted, judged and looked at as a call site is."""
+    """Earlier descriptors are separate; the others are counted and judged like a call site."""
     for number in range(3, 10):
         program.receive(number)
     program.sites.begin(program.clock.now_ns)

@@ -49,7 +49,7 @@ cfree: jmp free
 
 @pytest.fixture
 def searches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The files that helpers are asked to search."""
+    """The files that helpers search."""
     names: list[str] = []
 
     def search(
@@ -79,7 +79,7 @@ def names(found: Sequence[ProbedFile]) -> dict[str, set[str]]:
 
 
 def test_this_process_has_a_c_library_and_a_loader(searches: list[str]) -> None:
-    """All its files are asked, and only the two that have something to probe are searched."""
+    """All its files are checked, and only the two with functions to probe are searched."""
     files = Discovery(helpers()).files(open_code(PID, read_mappings(PID)))
 
     allocators = [file for file in files if file.has_allocator]
@@ -90,7 +90,7 @@ def test_this_process_has_a_c_library_and_a_loader(searches: list[str]) -> None:
 
 
 def test_a_known_file_is_not_searched_again(searches: list[str], allocator: Path) -> None:
-    """Neither for the same process nor for the next one; a file that changed is another."""
+    """Neither for the same process nor for the next one; a changed file is another one."""
     known = Discovery(helpers())
     (first,) = known.files(open_code(PID, [mapped(allocator)]))
     (second,) = known.files(open_code(PID, [mapped(allocator), mapped(Path(os.__file__))]))
@@ -103,7 +103,7 @@ def test_a_known_file_is_not_searched_again(searches: list[str], allocator: Path
 
 
 def test_points_and_what_is_shown_of_them(allocator: Path) -> None:
-    """One that only jumps to another that is probed is left out; each point is what is shown."""
+    """A function that only jumps to another probed one is omitted; each probe point is listed."""
     (file,) = Discovery(helpers()).files(open_code(PID, [mapped(allocator)]))
 
     assert names([file]) == {"allocator.so": {"malloc", "free", "calloc"}}
@@ -172,7 +172,7 @@ def test_a_stripped_program_is_known_by_its_debug_file(
     tmp_path: Path, as_program: Callable[[Path], None]
 ) -> None:
     """Only the program's own: a library exports what others are to call."""
-    # What a function is called the debug file says; where one begins, the program itself has to.
+    # The debug file names a function; the program itself must confirm where it begins.
     described = ALLOCATOR.replace(": \\body", ": .cfi_startproc\n\\body").replace(
         "ret\n.size", "ret\n.cfi_endproc\n.size"
     )

@@ -1,4 +1,4 @@
-"""Whether file systems answer is found out beside the loop, and once."""
+"""Whether file systems answer is checked beside the loop, and once."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def server():
 
 
 def test_local_files_are_not_waited_for(server):
-    """Nor is what is no code, and memory without a file."""
+    """Nor for mappings without code or without a file."""
     others = [HERE, replace(CODE, executable=False), replace(CODE, inode=0)]
     server.file_systems().expect_answers(os.getpid(), "this one", others)
     assert server.opened == []
 
 
 def test_a_server_that_does_not_answer_is_asked_once(server):
-    """Whoever asks again is told the same at once; when it answers all goes on."""
+    """Further callers get the same result at once; everything continues when it answers."""
     systems = server.file_systems()
     mappings = [HERE, CODE, replace(CODE, inode=24)]
     for _ in range(3):
@@ -59,7 +59,7 @@ def test_a_server_that_does_not_answer_is_asked_once(server):
 
 
 def test_an_error_is_an_answer():
-    """Of who has no right to open it, for instance."""
+    """For example that the file may not be opened."""
 
     def refuse(pid: int, mapping, owner: str) -> None:
         raise PermissionError(13, "Permission denied")

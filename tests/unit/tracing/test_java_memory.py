@@ -1,4 +1,4 @@
-"""What a Java virtual machine takes memory for, beside its heap."""
+"""What a JVM uses memory for, besides its heap."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_what_it_is_for(key: SiteKey, stack: list[Frame], expected: JavaUse | No
 
 
 def test_what_is_said() -> None:
-    """Of the site, and of the process if it is most of what leaks."""
+    """For the site, and for the process if it is most of the leak."""
     leak = SiteVerdict(Verdict.LEAK, 0.9, "+13.1 MiB in 40s", 3e5)
     assert with_use(leak, MMAP, CLASSES).reason == "metaspace: +13.1 MiB in 40s"
     assert with_use(leak, HEAP, CLASSES) is leak

@@ -1,4 +1,4 @@
-"""Which call sites take the memory of a managed heap, and what is said of them."""
+"""Which call sites commit the memory of a managed heap, and their verdicts."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ BUFFER = frames(
     ],
 )
 def test_what_v8_takes_for_its_pages(kind: AllocationKind, stack: list[Frame], expected: bool) -> None:
-    """Also what it keeps about each of them; what runs in its collections for others is theirs."""
+    """Including its bookkeeping for each page; other allocations during its collections belong to others."""
     assert tracking("V8").is_committed_by(SiteKey(kind, 1), stack) is expected
 
 
@@ -81,7 +81,7 @@ def test_other_collectors_take_nothing_from_malloc() -> None:
 
 
 def test_what_is_said_of_such_a_site() -> None:
-    """The heap's verdict goes before the site's; nobody is named where the runtime names nobody."""
+    """The heap's verdict replaces the site's; if the runtime names no method, none is named."""
     leak = SiteVerdict(Verdict.LEAK, 0.9, "grows", 1e5)
     key = SiteKey(COMMIT, 1)
     assert tracking("V8").on_site(key, PAGES, leak).verdict is Verdict.STEADY
@@ -135,7 +135,7 @@ def heap_of(live_mib: list[float]) -> HeapTracking:
 
 
 def test_pages_of_a_heap_that_stands_still_do_not_leak() -> None:
-    """Whatever their number: what collections leave alive is what counts. And one that leaks is said so."""
+    """Whatever their number: what collections leave alive decides. A leaking heap is still called one."""
     leak = SiteVerdict(Verdict.LEAK, 0.8, "+5 MiB in 52s, steadily", 1e5)
     verdict = heap_of([20.0] * 9).on_site(SiteKey(COMMIT, 7), PAGES, leak)
     assert (verdict.verdict, verdict.leak_bytes_per_s) == (Verdict.STEADY, 0)
@@ -145,7 +145,7 @@ def test_pages_of_a_heap_that_stands_still_do_not_leak() -> None:
 
 
 def test_what_a_concurrent_collection_has_seen() -> None:
-    """What the one before it left: it keeps what was young when it began."""
+    """What the previous one left: it keeps objects that were young when it began."""
     heap = HeapTracking()
     heap.note([LiveHeap(10 * NS_PER_S, 9 << 20, 1, is_full=True, least_bytes=7 << 20)])
     assert heap.last_full_ns(99 * NS_PER_S) is None

@@ -46,7 +46,7 @@ def test_frames_are_read_once() -> None:
 
 
 def test_frames_that_take_long_have_a_limit() -> None:
-    """One at each call, if that alone takes longer than there is time; the next call goes on."""
+    """At least one per call, even if that alone takes too long; the next call continues."""
     assert noted(Frames(0.002), 1_000_000, 1) == 1
     frames = Frames(0.002)
     noted(frames, 1_000_000, 5)

@@ -1,4 +1,4 @@
-"""Memory that objects of a managed heap own: whose it is, and what makes it a leak."""
+"""Memory that objects of a managed heap own: its owner, and when it is a leak."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ MAIN = method("Shop.main")
     ],
 )
 def test_what_objects_own(runtime: str, frames: list[Frame], expected: bool) -> None:
-    """What the runtime takes by itself, not what native code of the program does."""
+    """Memory that the runtime allocates by itself, not native code of the program."""
     for kind in (HEAP, MMAP):
         assert is_owned_by_objects(runtime, SiteKey(kind, 1), frames) is expected
     assert not is_owned_by_objects(runtime, SiteKey(AllocationKind.THREAD_STACK, 1), frames)
@@ -97,7 +97,7 @@ def test_a_short_growth() -> None:
 
 
 def test_a_leak_stays_one_while_it_goes_on() -> None:
-    """However long the next full collection takes; but when it begins anew, it is a new one."""
+    """However late the next full collection is; after an end, new growth is a new leak."""
     owned, later = OwnedMemory(), OwnedGrowth(30.0, 900.0, 9 * MIB)
     owned.judge([(3, OwnedGrowth(30.0, 230.0, 9 * MIB))], 140.0, LEAK_AFTER_S)
     owned.judge([(3, later)], 140.0, LEAK_AFTER_S)

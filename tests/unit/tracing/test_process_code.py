@@ -1,4 +1,4 @@
-"""What is read of a process' code, in this very process."""
+"""What is read of a process' code, with this process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_each_file_is_opened_once() -> None:
 
 
 def test_data_is_not_opened() -> None:
-    """What is mapped to be read is not executed; the vdso has no file."""
+    """Mappings for reading are not code; the vdso has no file."""
     code = open_code(PID, read_mappings(PID))
     others = [mapping for mapping in code.mappings if not mapping.executable or not mapping.inode]
     assert others
@@ -46,7 +46,7 @@ def test_files_are_open_as_long_as_the_code_is_kept() -> None:
 
 
 def test_too_many_files(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The first are opened, and it is said that there are more."""
+    """The first ones are opened, and the omission is reported."""
     monkeypatch.setattr(process_code, "_FILES_MAX", 2)
     assert len(open_code(PID, read_mappings(PID)).files) == 2
     assert "too many files" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""What one process may take of the loop's time, and what is left to the others."""
+"""How much of the loop's time one process may take, and what remains for the others."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bpfleakd.tracing.reading_budget import FAIR_NS, MOST_NS, TOTAL_NS, Pause, R
 
 
 def test_a_process_has_its_share_and_no_more():
-    """Alone it may take more than beside others, but not without end."""
+    """Alone it may take more than among others, but not without limit."""
     budget = ReadingBudget()
     budget.begin()
     budget.charge(1, MOST_NS)
@@ -17,7 +17,7 @@ def test_a_process_has_its_share_and_no_more():
 
 
 def test_many_storms_leave_a_share_to_a_bystander():
-    """Where all together have used up the time, whoever took more than a fair share waits, nobody else."""
+    """When all together have used up the time, only processes above their fair share wait."""
     budget = ReadingBudget()
     budget.begin()
     storms = range(100, 100 + TOTAL_NS // FAIR_NS + 1)
@@ -46,7 +46,7 @@ def test_a_pause_is_as_long_as_the_job_was_dear():
 
 
 def test_a_budget_of_other_limits():
-    """What is left shrinks to the fair share when all have used up theirs."""
+    """The remaining time shrinks to the fair share when all have used up theirs."""
     budget = ReadingBudget(total_ns=100, most_ns=50, fair_ns=5)
     budget.charge(1, 40)
     assert (budget.left_ns(1), budget.left_ns(2)) == (10, 50)

@@ -22,7 +22,7 @@ STEADY = ProcessVerdict(Verdict.STEADY, "no call site leaks", 0.0, 0.0, None, No
 
 
 class MadeUpProcess:
-    """A directory like /proc/23, with so many descriptors and threads."""
+    """A directory like /proc/23, with this many descriptors and threads."""
 
     def __init__(self, proc: Path) -> None:
         self.proc = proc
@@ -54,7 +54,7 @@ def process(tmp_path, monkeypatch) -> MadeUpProcess:
 
 
 def watched(process: MadeUpProcess, course: list[tuple[int, int]], clock: Clock) -> ResourceWatch:
-    """A look every second at so many descriptors and threads."""
+    """A reading every second with this many descriptors and threads."""
     watch = ResourceWatch(PROCESS, clock.now_ns, 45.0, process.proc)
     jobs = Background("test", 1)
     watch.read(clock, jobs)
@@ -62,13 +62,13 @@ def watched(process: MadeUpProcess, course: list[tuple[int, int]], clock: Clock)
         clock.go_on(1)
         process.have(descriptors, threads)
         watch.read(clock, jobs)
-        # What a look has begun is over before the next.
+        # A reading ends before the next one begins.
         assert jobs.do(str(PROCESS), lambda: None, 10.0)
     return watch
 
 
 def test_descriptors_that_are_never_closed(process):
-    """Their rate, what they are, and the limit, in the verdict on the process."""
+    """Their rate, their kind, and the limit, in the verdict on the process."""
     watch = watched(process, [(5 + 2 * second, 2) for second in range(90)], Clock())
     descriptors, threads = watch.uses()
     assert (descriptors.kind, descriptors.verdict) == (ResourceKind.DESCRIPTORS, Verdict.LEAK)

@@ -1,4 +1,4 @@
-"""The intervals of sampled processes: who is adapted, and what the guard makes of it."""
+"""The intervals of sampled processes: which are adapted, and the guard's limits on them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOTHING = ProcessCounters(RecordingState.RECORDING, 0, 0, {})
 
 
 class FakeMaps:
-    """kernel.maps.Maps: what the programs are told, and what they have counted."""
+    """kernel.maps.Maps: the settings of the programs, and their counts."""
 
     def __init__(self) -> None:
         self.counters = NOTHING
@@ -74,7 +74,7 @@ def test_what_is_too_dear_is_sampled_and_goes_back(maps):
 
 
 def test_a_higher_level_records_an_eighth(maps):
-    """What is well below the target at the first level is too much at the second."""
+    """A rate well below the target at the first level is too high at the second."""
     subject = sampling(maps)
     subject.begin(PID, TracingRequest(TracingMode.SAMPLED), 0)
     for level, seconds in ((1, 1), (2, 2)):
@@ -86,7 +86,7 @@ def test_a_higher_level_records_an_eighth(maps):
 
 
 def test_a_limited_process_is_never_recorded_exactly(maps):
-    """Though it allocates little enough now: exact recording is what was too dear."""
+    """Though it allocates little now: exact recording was too expensive."""
     subject = sampling(maps)
     subject.begin(PID, TracingRequest(TracingMode.AUTO), 0)
     subject.set_level(PID, 1, maps.counters, 0)
@@ -100,7 +100,7 @@ def test_a_limited_process_is_never_recorded_exactly(maps):
 
 
 def test_a_fixed_interval_comes_back(maps):
-    """The configuration's, after the guard let go of the process again."""
+    """The configuration's, after the guard releases the process."""
     subject = sampling(maps, interval_bytes=1 << 18)
     subject.begin(PID, TracingRequest(TracingMode.SAMPLED), 0)
     subject.set_level(PID, 2, maps.counters, 0)

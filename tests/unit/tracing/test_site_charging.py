@@ -1,4 +1,4 @@
-"""Who is charged, and which sites are the same."""
+"""Which function is charged, and which sites are the same."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_functions_without_names_are_told_by_where_they_begin() -> None:
 
 
 def test_wrappers_without_names_are_not_charged() -> None:
-    """What is summed is what the callers of a wrapper in a stripped file keep, not what passes through it."""
+    """The sum is what the callers of a wrapper in a stripped file keep, not what passes through it."""
     table, charging = table_of((9, 9, 9, 9), (9, 9, 9, 9), (0, 0, 99, 9)), SiteCharging()
     wrapper = (0x25, 0x20)
     sites = {

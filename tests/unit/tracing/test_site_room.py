@@ -136,7 +136,7 @@ def test_verdicts_of_a_row_are_not_those_of_its_next_site(scene: Scene):
 
 
 def test_a_site_that_is_judged_with_a_live_one_stays(scene: Scene):
-    """Its history is part of theirs: without it, a cache whose code moved would look like growth."""
+    """Its history is part of theirs: without it, a cache whose code moved would seem to grow."""
     scene.use(range(1, 21), live=True, address=4_711)
     scene.go_on(30)
     scene.free(range(1, 20))

@@ -8,7 +8,7 @@ from bpfleakd.tracing.capacity.table_fill import table_entries
 
 
 def test_entries_are_counted_by_table():
-    """Of limits that each process has, the one with the most counts; the others are sums."""
+    """For limits per process, the fullest one counts; the others are sums."""
     one, other = (
         ProcessCounters(RecordingState.RECORDING, 0, 0, {}, **counts)
         for counts in (

@@ -59,7 +59,7 @@ class TestNames:
         assert symbolizer_of(traced).symbolized == 3
 
     def test_names_that_come_late(self, maps: FakeMaps) -> None:
-        """Code made at run time gets its name when the JIT has written it: until then it is asked for."""
+        """JIT code gets its name when the JIT has written it; until then the name is requested again."""
         traced = a_traced()
         symbolizer_of(traced).unnamed = {1}
         assert functions(traced, maps, 1) == [None]
@@ -83,7 +83,7 @@ class TestNames:
         assert not traced.named_stacks(maps, [heap(1)], 0)[heap(1)].final
 
     def test_a_lost_stack_is_final(self, maps: FakeMaps) -> None:
-        """What found no room will not come back."""
+        """A stack for which there was no room does not come back."""
         traced = a_traced()
         for _time in range(2):
             named = traced.named_stacks(maps, [heap(0)], 0)[heap(0)]
@@ -111,7 +111,7 @@ class TestNames:
     def test_an_old_stack_shown_beside_a_new_one(
         self, maps: FakeMaps, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The one that was shown least lately is wanted, and another needs room: it is not thrown out."""
+        """Although it was shown least recently, it is needed: another one makes room."""
         monkeypatch.setattr(module, "_NAMED_STACKS_MAX", 10)
         traced = a_traced()
         for stack_id in range(1, 11):
@@ -145,10 +145,10 @@ class TestIsInAllocator:
 
 
 class TestThreads:
-    """Names of threads, which blocks are told by when the thread has long ended."""
+    """Names of threads, which identify blocks even after the thread has ended."""
 
     def test_ended_threads_keep_their_names(self) -> None:
-        """Whoever has the number now has the name of now."""
+        """A later thread with the same number has its own name."""
         traced = a_traced()
         traced.note_threads({1: "main", 2: "worker"})
         traced.note_threads({1: "main", 3: "other"})
@@ -168,7 +168,7 @@ class TestThreads:
 
 
 class TestLosses:
-    """What was missed, wherever that was."""
+    """All losses, wherever they occurred."""
 
     def test_all_of_them(self) -> None:
         """By the programs, in the address map and with the names; zeroes included."""
@@ -190,7 +190,7 @@ class TestMappings:
 
     @pytest.fixture
     def traced(self) -> TracedProcess:
-        """This very process, so that there is something to read, which its symbolizer knows nothing of."""
+        """This very process, so that there is memory to read; its symbolizer knows nothing of it."""
         traced = a_traced()
         symbolizer_of(traced).covered = False
         return traced
@@ -254,7 +254,7 @@ class TestCensus:
         assert self.take(traced, maps, clock) == set()
 
     def test_a_slow_one_is_rare(self, maps: FakeMaps) -> None:
-        """A census that takes a second is taken every ten."""
+        """A census that takes a second is taken every ten seconds."""
         clock = Clock()
 
         def slow() -> int:
@@ -309,7 +309,7 @@ class TestEnd:
 
 
 def test_leaks_are_logged_together_and_seldom() -> None:
-    """What is found within ten minutes of the last lines waits for the next ones."""
+    """Leaks found within ten minutes of the last lines wait for the next ones."""
     traced, pause_ns = a_traced(), 600
     assert traced.leaks_to_announce([3], 1_000, pause_ns) == [3]
     assert traced.leaks_to_announce([5, 7], 1_100, pause_ns) == []

@@ -1,4 +1,4 @@
-"""Processes that are asked about, and are not traced."""
+"""Requests about processes that are not traced."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_one_that_is_not_traced():
 
 
 def test_one_that_does_not_exist():
-    """An attach would only say so, too."""
+    """An attach would only give the same error."""
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     with pytest.raises(errors.NoSuchProcess, match=f"there is no process {ended.pid}"):

@@ -106,7 +106,7 @@ class World:
         return self.symbolizers.setdefault(attachment.process.id.pid, FakeSymbolizer())
 
     def allocates(self, pid: int, **sites: int) -> None:
-        """The process has so many bytes live at each site (s1=23: stack 1), each a single block."""
+        """The process has this many live bytes at each site (s1=23: stack 1), each in a single block."""
         process = self.maps.processes[pid]
         for name, size in sites.items():
             stack_id = int(name[1:])
@@ -228,7 +228,7 @@ class TestTracing:
         assert snapshot.daemon.ticks == 1
 
     def test_groups_are_of_all_sites(self, world: World, pid: int) -> None:
-        """A limit is of the groups."""
+        """A limit applies to the groups."""
         world.tracer.start(pid, EXACT)
         world.allocates(pid, s1=23, s2=101, s3=7)
         groups = world.queries.groups(pid, by=GroupKey.MODULE, limit=1, sort=SortKey.LIVE).groups
@@ -248,7 +248,7 @@ class TestTracing:
         assert site.blocks[0].comm
 
     def test_the_peak(self, world: World, pid: int) -> None:
-        """What the programs say, as soon as they are read; it does not fall."""
+        """The programs' figure, as soon as it is read; it does not decrease."""
         world.tracer.start(pid, EXACT)
         process = world.maps.processes[pid]
         process.heap_peak_bytes = 1009
@@ -276,11 +276,11 @@ class TestTracing:
 
 
 class TestSettingAside:
-    """What goes wrong with one process is no matter of the others."""
+    """An error with one process does not affect the others."""
 
     @pytest.fixture
     def unreadable(self, world: World) -> dict[int, Exception]:
-        """Processes whose mappings cannot be read, with what happens then."""
+        """Processes whose mappings cannot be read, with the resulting events."""
         return world.attacher.unreadable
 
     @pytest.mark.parametrize("error", [errors.AccessDenied("no"), OSError(5, "I/O error"), KeyError(23)])
@@ -340,7 +340,7 @@ class TestAttaching:
         assert world.states() == {pid: ProcessState.TRACED}
 
     def test_in_vain(self, world: World, pid: int) -> None:
-        """A refusal leaves nothing, and the address spaces are watched for nobody."""
+        """A refused attach leaves nothing, and watches no address space."""
         world.attacher.refused = {pid}
         with pytest.raises(errors.NoAllocator):
             world.tracer.start(pid, EXACT)
@@ -386,7 +386,7 @@ class TestEnd:
     """When a process is over."""
 
     def test_exit(self, world: World, pid: int) -> None:
-        """What it held at its end is kept, named, and can be sorted and cut; the probes are out."""
+        """Its last state is kept, with names, and can be sorted and cut; the probes are removed."""
         world.tracer.start(pid, EXACT)
         world.allocates(pid, s1=23, s2=101)
         world.kill(pid)
@@ -519,7 +519,7 @@ class TestEnd:
         assert world.overview.processes()[0].process.attached_s == 23.0
 
     def test_exec(self, world: World, pid: int) -> None:
-        """The new program's libraries say nothing of the old one's stacks: its names stay what they were."""
+        """The new program's libraries do not name the old one's stacks: these keep their names."""
         world.tracer.start(pid, EXACT)
         world.allocates(pid, s1=23)
         world.symbolizers[pid].covered = False
@@ -535,7 +535,7 @@ class TestEnd:
         assert world.unwinding.followed == []
 
     def test_a_process_without_its_main_thread(self, world: World, tmp_path: Path) -> None:
-        """It is not over while another thread runs, and what is known of its mappings is kept."""
+        """It has not ended while another thread runs, and its known mappings are kept."""
         with running(without_main_thread(tmp_path)) as pid:
             world.tracer.start(pid, EXACT)
             world.allocates(pid, s1=23)
@@ -649,7 +649,7 @@ class TestSuppressions:
         assert (changes.left_out_sites, changes.after.left_out_bytes) == (1, 101)
 
     def test_after_the_end(self, world: World, pid: int) -> None:
-        """The last report and its blocks are as before; one site can be asked for."""
+        """The last report and its blocks are unchanged; single sites can be requested."""
         world.tracer.use_suppressions(parse_suppressions("leak:^function_2$", "mine"))
         world.tracer.start(pid, EXACT)
         world.allocates(pid, s1=23, s2=101)
@@ -667,7 +667,7 @@ class TestSuppressions:
         assert world.queries.blocks(pid, site=hidden, older_than_s=0, limit=100).live_bytes == 101
 
     def test_others_at_a_reload(self, world: World, pid: int) -> None:
-        """What was suppressed is shown, and the other way round."""
+        """Formerly suppressed sites are shown, and vice versa."""
         world.tracer.start(pid, EXACT)
         world.allocates(pid, s1=23, s2=101)
         assert functions(world, pid) == ["function_2", "function_1"]
@@ -678,7 +678,7 @@ class TestSuppressions:
 
 
 def test_a_scan_of_a_heap_that_was_given_back(world: World):
-    """What was taken for free memory of the heap may have been something else's: then there is no answer."""
+    """Memory that counted as free heap memory may have been reused: then there is no answer."""
     with running() as pid:
         world.tracer.start(pid, EXACT)
         world.tracer.tick()
@@ -690,7 +690,7 @@ def test_a_scan_of_a_heap_that_was_given_back(world: World):
 
 
 def test_the_course_of_a_call_site_reads_no_block(world: World, monkeypatch: pytest.MonkeyPatch):
-    """Of a million blocks it would take a second; the history with survivors reads them all."""
+    """A million blocks would take a second; the history with survivors reads them all."""
     with running() as pid:
         world.tracer.start(pid, EXACT)
         world.allocates(pid, s1=23, s2=101)

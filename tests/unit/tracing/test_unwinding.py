@@ -30,7 +30,7 @@ from ..waiting import ends
 from .doubles import FakeRecord
 
 PAGE = 0x1000
-# What a file that somebody else could change is copied to.
+# The copy of a file that another user could change.
 COPY = "memfd:mapped-file (deleted)"
 TEXT = 0x4000
 
@@ -42,7 +42,7 @@ def table_with(rule: UnwindRule) -> UnwindTable:
 
 
 class Builder:
-    """Takes the place of the child that builds: answers for a file when the test says so, in their order."""
+    """Replaces the child that builds tables: answers for a file on the test's command, in order."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -161,7 +161,7 @@ ONE, OTHER, THIRD = (UnwindRule(CfaKind.RSP, 8 * n) for n in (1, 2, 3))
 
 
 def test_an_attach_waits_for_its_tables(tables, builder, kernel, process, file) -> None:
-    """What is ready in time is there when `follow` returns."""
+    """Tables that are ready in time are there when `follow` returns."""
     pid, code = process(), code_of(file("shop"))
     builder.answer("shop", ONE)
     tables.follow(open_code(pid, [code]))
@@ -170,7 +170,7 @@ def test_an_attach_waits_for_its_tables(tables, builder, kernel, process, file) 
 
 
 def test_what_takes_longer_comes_later(tables, builder, kernel, process, file) -> None:
-    """An attach does not wait for ever; a table that gets ready after it is published by `poll`."""
+    """An attach does not wait forever; `poll` publishes tables that are ready later."""
     pid, shop, library = process(), code_of(file("shop"), 0x1000), code_of(file("library"), 0x9000)
     builder.answer("shop", ONE)
     tables.follow(open_code(pid, [shop, library]), wait_s=0.5)
@@ -212,7 +212,7 @@ def test_equal_files_share_a_table(tables, store, builder, kernel, process, file
 
 
 def test_tables_of_two_processes_that_get_ready_at_once(tables, builder, kernel, process, file) -> None:
-    """Publishing to the one does not drop what the other is about to get."""
+    """Publishing to one does not drop the other's tables."""
     pids, codes = [process(), process()], [code_of(file("a")), code_of(file("b"))]
     for pid, code in zip(pids, codes, strict=True):
         tables.follow(open_code(pid, [code]), wait_s=0)
@@ -264,7 +264,8 @@ def as_large_as_two_shards() -> UnwindTable:
 
 
 def test_a_table_without_room_gets_it_when_another_goes(tables, builder, kernel, process, file) -> None:
-    """What found all shards full is tried again when a process has let go of its tables, and not before."""
+    """A table for which all shards were full is retried when a process has released its tables, not before.
+    """
     large = as_large_as_two_shards()
     first, second = process(), process()
     huge, shop = code_of(file("huge"), 0x10_000), code_of(file("shop"), 0x20_000)
@@ -337,7 +338,7 @@ def test_a_process_that_ends_while_its_files_are_read(tables, builder, kernel, p
 def test_a_file_that_anybody_can_write_is_built_for_each_process(
     tables, builder, kernel, process, file
 ) -> None:
-    """What is learned of it holds for the process that maps it, and for nobody else."""
+    """Its table serves the process that maps it, and no other."""
     path = file("plugin.so")
     path.chmod(0o666)
     first, second, code = process(), process(), code_of(path)
@@ -349,7 +350,7 @@ def test_a_file_that_anybody_can_write_is_built_for_each_process(
 
 
 def test_a_builder_that_breaks(tables, builder, kernel, process, file) -> None:
-    """Nobody waits for it for ever, and what it did not come to is asked for again."""
+    """No process waits for it forever, and its remaining files are requested again."""
     pid, first, second = process(), code_of(file("first"), 0x10_000), code_of(file("second"), 0x20_000)
     builder.answer("first", ONE)
     builder.fail("second")
@@ -391,7 +392,7 @@ def test_only_mapped_code_has_a_table(
 
 
 def test_mappings_that_have_no_file(tables, builder, kernel, process, file) -> None:
-    """Data, code made at run time, and files that cannot be opened are nobody's business."""
+    """Data, JIT code, and files that cannot be opened are ignored."""
     data = Mapping(0x1000, 0x2000, PAGE, "fe:01", 23, str(file("data")), True, True, False)
     jit = Mapping(0x3000, 0x4000, 0, "00:00", 0, "", True, True, True)
     gone = Mapping(0x5000, 0x6000, PAGE, "fe:01", 24, "/no/such/file", True, False, True)
@@ -403,7 +404,7 @@ def test_mappings_that_have_no_file(tables, builder, kernel, process, file) -> N
 
 
 def test_release_without_follow(tables, kernel) -> None:
-    """An attach that failed early releases what it never had."""
+    """An attach that failed early releases tables that it never had."""
     tables.release(4_711)
     tables.poll()
     assert tables.missing(4_711) == []

@@ -1,7 +1,4 @@
-"""Run by gdb, in its own Python: steps through a program from main and prints what it sees at every step.
-
-One JSON line for each instruction (registers, stack, memory), and one with the mappings.
-"""
+"""Runs in gdb's Python: steps through a program from main and prints its state at every step."""
 
 import json
 import os
@@ -31,7 +28,7 @@ def program_counters():
 
 
 def memory_around(address, maps):
-    """What is above an address, and the thread's own stack where that is another one (signal handlers)."""
+    """The memory above an address, and the thread's own stack if that is another one (signal handlers)."""
     inferior, memory = gdb.selected_inferior(), {}
     for line in maps.splitlines():
         start, end = (int(number, 16) for number in line.split()[0].split("-"))

@@ -1,4 +1,4 @@
-"""Call frame information written by hand, entry by entry, as right or as wrong as a test wants it."""
+"""Hand-made call frame information, entry by entry, valid or invalid as a test requires."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class EhFrame:
     def sections(
         self, hdr: bytes = b"", text_start: int = TEXT_START, text_end: int = TEXT_END, build_id: str = "abcd"
     ) -> FrameSections:
-        """Return everything as the builder wants it."""
+        """Return all sections for the builder."""
         return FrameSections(
             build_id,
             text_start,

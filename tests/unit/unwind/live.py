@@ -1,4 +1,4 @@
-"""Stopped programs: what gdb says of their stacks, and what the reference walker needs to say it too."""
+"""Stopped programs: gdb's stacks of them, and the reference walker's input for the same stacks."""
 
 from __future__ import annotations
 

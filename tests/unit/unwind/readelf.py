@@ -33,7 +33,7 @@ class ReadelfRow:
 
 @dataclass
 class ReadelfFde:
-    """One FDE of `section`. `expressions` are those that its instructions hold, by what they define."""
+    """One FDE of `section`. `expressions` are those in its instructions, by what they define."""
 
     section: str
     offset: int
@@ -83,7 +83,7 @@ def _interpreted(path: Path) -> Iterator[ReadelfFde]:
             is_signal_frame, cells = cies[section, cie]
             fde = ReadelfFde(section, int(match[1], 16), start, end, is_signal_frame)
             if cells is not None:
-                # Holds where the FDE has no rows of its own.
+                # Applies where the FDE has no rows.
                 fde.rows = [ReadelfRow(start, cells)]
             yield fde
         elif line.strip().startswith("LOC"):

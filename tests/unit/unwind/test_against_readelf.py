@@ -163,7 +163,7 @@ def test_eh_frame_has_precedence_over_debug_frame(tmp_path: Path) -> None:
 
 
 def test_neither_section(tmp_path: Path) -> None:
-    """What only the start code describes is a gap."""
+    """Code that only the start code describes is a gap."""
     path = compiled(Program.FRAMES, tmp_path, *WITHOUT_EH_FRAME, "-g0")
 
     expect_same(path)
@@ -171,7 +171,7 @@ def test_neither_section(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["linker", "objcopy"])
 def test_without_eh_frame_hdr(tmp_path: Path, how: str) -> None:
-    """The section is walked through where nobody sorted it."""
+    """Without a sorted index, the section is read sequentially."""
     if how == "linker":
         path = compiled(Program.FRAMES, tmp_path, "-O2", "-Wl,--no-eh-frame-hdr")
     else:

@@ -60,7 +60,7 @@ def test_the_second_time_it_is_read(cache: TableCache) -> None:
 
 
 def test_another_process_reads_it(cache: TableCache) -> None:
-    """Nothing of an entry depends on who wrote it."""
+    """An entry does not depend on its writer."""
     built = cache.table_of(sections())
 
     other = TableCache(cache.directory)
@@ -70,7 +70,7 @@ def test_another_process_reads_it(cache: TableCache) -> None:
 
 
 def test_a_build_id_alone_is_not_enough(cache: TableCache) -> None:
-    """A file with somebody else's build-id gets its own table, and takes nobody's away."""
+    """A file with another file's build-id gets its own table, and replaces none."""
     original, impostor = sections(16), sections(24)
 
     tables = [cache.table_of(each) for each in (original, impostor, original, impostor)]
@@ -147,7 +147,7 @@ def test_another_limit_is_another_table(cache: TableCache) -> None:
 
 
 def test_only_the_owner_can_read_and_write(cache: TableCache) -> None:
-    """Modes of what is created."""
+    """The modes of created files."""
     cache.table_of(sections())
 
     modes = [stat.S_IMODE(path.stat().st_mode) for path in (cache.directory, *entries(cache.directory))]
@@ -156,7 +156,7 @@ def test_only_the_owner_can_read_and_write(cache: TableCache) -> None:
 
 @pytest.mark.parametrize("writable", ["directory", "entry"])
 def test_what_others_can_write_is_not_read(cache: TableCache, writable: str) -> None:
-    """Nor is anything put into such a directory."""
+    """And nothing is put into such a directory."""
     built = cache.table_of(sections())
     (entry,) = entries(cache.directory)
     (cache.directory if writable == "directory" else entry).chmod(0o777)
@@ -201,7 +201,7 @@ def test_symbolic_links_are_not_followed(cache: TableCache, tmp_path: Path, link
 
 @pytest.mark.parametrize("kind", ["fifo", "directory"])
 def test_no_regular_file(cache: TableCache, kind: str) -> None:
-    """A pipe that nobody writes into does not hang the daemon."""
+    """A pipe without a writer does not block the daemon."""
     cache.table_of(sections())
     (entry,) = entries(cache.directory)
     entry.unlink()
@@ -213,7 +213,7 @@ def test_no_regular_file(cache: TableCache, kind: str) -> None:
 
 
 def test_the_oldest_make_room(cache: TableCache) -> None:
-    """What was not used for longest goes; reading an entry makes it young."""
+    """The least recently used entries go; reading an entry makes it new."""
     names = {}
     for offset in range(8, 16):
         before = set(entries(cache.directory))
@@ -270,7 +270,7 @@ def test_a_directory_that_cannot_be(where: str) -> None:
 
 
 def test_nothing_is_stored_for_a_bad_file(cache: TableCache) -> None:
-    """What building raises is raised."""
+    """The builder's exception is passed on."""
     with pytest.raises(BadElf):
         cache.table_of(replace(sections(), eh_frame=b""))
 

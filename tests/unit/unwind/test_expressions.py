@@ -25,7 +25,7 @@ LAZY_PLT = bytes.fromhex("77088000 3f1a 3b 2a 33 24 22")
     ],
 )
 def test_known_shapes(expression: str, meaning: object) -> None:
-    """What compilers, linkers and C libraries write."""
+    """Those that compilers, linkers and C libraries write."""
     assert recognise(bytes.fromhex(expression)) == meaning
 
 

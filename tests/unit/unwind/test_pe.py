@@ -52,7 +52,7 @@ def rules_at(table: UnwindTable, *offsets: int) -> list[UnwindRule]:
 
 
 def test_a_frame_without_frame_pointer() -> None:
-    """push rbp (1 byte), push rbx (2), sub rsp, 40 (6); and what is saved is the caller's rbp."""
+    """push rbp (1 byte), push rbx (2), sub rsp, 40 (6); the saved rbp is the caller's."""
     unwind = info(bytes([6, 0x42]), bytes([2, PUSH_RBX]), bytes([1, PUSH_RBP]), prologue=6)
     table = table_of(pe([(0x10, 0x40, unwind)]))
     at_16 = (RbpKind.AT_CFA, -16)

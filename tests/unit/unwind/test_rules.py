@@ -84,7 +84,7 @@ def test_unpacking_refuses_what_is_no_rule(packed: bytes) -> None:
 
 
 def test_only_new_rules_are_packed() -> None:
-    """A publisher that knows the first n rules asks for the others."""
+    """A publisher that has the first n rules requests the others."""
     rule_set = RuleSet()
     known = len(rule_set)
     rule_set.number_of(RULE)

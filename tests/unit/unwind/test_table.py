@@ -1,4 +1,4 @@
-"""The table: lookups, pages, gaps, overlaps and limits, on call frame information written by hand."""
+"""The table: lookups, pages, gaps, overlaps and limits, with hand-made call frame information."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_text_that_does_not_start_at_a_page() -> None:
 
 
 def test_adjoining_functions_have_no_gap_between_them() -> None:
-    """Nor rows that change nothing: two equal functions side by side are one row."""
+    """Nor rows that change nothing: two equal adjacent functions are one row."""
     frame = EhFrame()
     cie = frame.cie()
     for number in range(23):
@@ -139,7 +139,7 @@ def test_rows_behind_the_end_of_the_function_are_dropped() -> None:
 
 
 def test_advancing_beyond_every_function() -> None:
-    """A location of more than 32 bits ends the program; what was before it holds."""
+    """A location of more than 32 bits ends the program; the rows before it remain."""
     absurd = (advance(0xFFFF_FFFF) + def_cfa_offset(16)) * 3
     table = build_table(one_function(absurd).sections())
 
@@ -211,7 +211,7 @@ def test_what_instructions_mean(instructions: bytes, rule: UnwindRule) -> None:
 
 
 def test_restore_state_brings_the_cfa_back() -> None:
-    """An epilogue in the middle of a function."""
+    """An epilogue inside a function."""
     program = (
         b"\x86\x02" + DEF_CFA_RBP_16 + advance(4) + b"\x0a" + DEF_CFA_RSP_8 + b"\xc6" + advance(1) + b"\x0b"
     )
@@ -227,7 +227,7 @@ def test_a_signal_frame() -> None:
 
     rule = UnwindRule(CfaKind.SIGNAL, 160, 168, RbpKind.AT_RSP, 120)
     assert build_table(trampoline.sections()).lookup(TEXT_START + 0x10) == rule
-    # Without the letter it is a function whose return address is nowhere near.
+    # Without the letter it is a function whose return address is far away.
     assert build_table(one_function(saved).sections()).lookup(TEXT_START + 0x10) == STOP
 
 
@@ -238,7 +238,7 @@ def test_a_signal_frame() -> None:
         {"return_column": 17},
         {"augmentation": b"xR"},
         {"augmentation": b"zR" + b"L" * 40},
-        {"augmentation_data": b"\x3b"},  # relative to nobody knows what
+        {"augmentation_data": b"\x3b"},  # relative to an unknown base
         {"augmentation_data": b"\x9b"},  # indirect
         {"augmentation_data": b"\x1d"},  # no such format
         {"instructions": b"\x3f"},
@@ -258,7 +258,7 @@ def test_cies_that_cannot_be_used(cie: dict) -> None:
 
 
 def test_augmentation_letters() -> None:
-    """Personality, language data and what nobody knows yet are stepped over."""
+    """Personality, language data and unknown letters are skipped."""
     frame = EhFrame()
     frame.fde(frame.cie(augmentation=b"zPLR", augmentation_data=b"\x9b" + bytes(4) + b"\x1b\x1b"), 0x2000, 16)
     frame.fde(frame.cie(augmentation=b"zRBx", augmentation_data=b"\x1b" + bytes(9)), 0x3000, 16)
@@ -283,7 +283,7 @@ def test_an_fde_as_cie() -> None:
 
 
 def test_a_length_that_leads_outside() -> None:
-    """What comes before it is kept, what comes behind it cannot be found."""
+    """Entries before it are kept, those after it cannot be found."""
     frame = one_function(b"")
     frame.fde(0, 0x2000, 16, length=1 << 20)
     frame.fde(0, 0x3000, 16)
@@ -346,7 +346,7 @@ def test_a_sorted_table_that_claims_more_than_it_has() -> None:
 
 
 def test_the_row_limit_keeps_the_first_functions() -> None:
-    """What exceeds it is counted, and the table is valid."""
+    """Further ones are counted, and the table is valid."""
     frame = EhFrame()
     cie = frame.cie()
     for number in range(100):
@@ -464,7 +464,7 @@ def test_check_finds_what_is_broken(broken: dict) -> None:
 
 
 def test_check_finds_rows_out_of_order() -> None:
-    """Within a page; between pages addresses begin anew."""
+    """Within a page; each page restarts its addresses."""
     table = build_table(one_function(ADVANCE_1 + def_cfa_offset(16)).sections())
     rows = table.rows.copy()
     rows[1], rows[2] = rows[2], rows[1]
@@ -474,7 +474,7 @@ def test_check_finds_rows_out_of_order() -> None:
 
 
 def test_debug_frame_fills_gaps_only() -> None:
-    """An FDE of .debug_frame that touches one of .eh_frame is left out, and is no loss."""
+    """An FDE of .debug_frame that overlaps one of .eh_frame is omitted, and not counted as a loss."""
     frame = EhFrame()
     frame.fde(frame.cie(), 0x2000, 16)
     cie = struct.pack("<IB", 0xFFFF_FFFF, 3) + b"\0" + bytes((1, 0x78, 16)) + USUAL_CIE

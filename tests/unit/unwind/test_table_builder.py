@@ -16,7 +16,7 @@ from .compiling import Program, compiled
 
 
 class NoHelpers(Helpers):
-    """Whoever asks them fails."""
+    """Fails on any use."""
 
     def answers(self, *_arguments: object, **_limits: object) -> Iterator[object]:  # type: ignore[override]
         raise HelperFailed("nobody is to be asked")
@@ -38,7 +38,7 @@ def built(path: Path, builder: TableBuilder, *, is_stable: bool = True) -> Built
 
 
 def test_the_second_time_needs_no_helper(program: Path, cache: Path) -> None:
-    """What is in the cache is what the helper built."""
+    """The cache has exactly the helper's table."""
     before = built(program, TableBuilder(helpers(), cache))
     again = built(program, TableBuilder(NoHelpers([]), cache))
     assert before.table is not None

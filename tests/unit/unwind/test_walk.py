@@ -1,4 +1,4 @@
-"""The walker's rules, one by one, on stacks written by hand."""
+"""The walker's rules, one by one, on hand-made stacks."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_return_address_of_zero_is_the_bottom() -> None:
 
 
 def test_rbp_is_followed_and_restored() -> None:
-    """A frame with rbp, whose caller has one as well."""
+    """A frame with rbp, whose caller has one, too."""
     outer, inner = STACK + 0x100, STACK + 0x40
     memory = words(outer, BIAS + WITH_RBP + 8, at=inner) | words(0, BIAS + START + 8, at=outer)
 
@@ -88,7 +88,7 @@ def test_rbp_is_followed_and_restored() -> None:
 
 
 def test_gaps_and_jit_code_follow_rbp() -> None:
-    """No file, or no FDE: rbp is taken for a frame pointer, until a rule takes over again."""
+    """No file, or no FDE: rbp counts as a frame pointer, until a rule applies again."""
     inner, outer = STACK + 0x40, STACK + 0x100
     memory = words(outer, JIT, at=inner) | words(0x55, BIAS + LEAF + 3, at=outer)
     memory |= words(BIAS + START + 1, at=outer + 16)
@@ -127,13 +127,13 @@ def test_a_signal_frame() -> None:
 
 
 def test_a_rule_that_stops() -> None:
-    """What a rule cannot express is said."""
+    """The end of the walk states that no rule expresses the frame."""
     assert ends(STOPS, words(1, 2)) == ([STOPS], StackEnd.NO_RULE)
 
 
 @pytest.mark.parametrize("function", [WITH_RBP, REALIGNED, RBP_AT_RBP])
 def test_a_lost_rbp_is_not_used(function: int) -> None:
-    """A rule that needs the rbp that somebody else used up."""
+    """A rule needs the rbp that an earlier frame has overwritten."""
     memory = words(BIAS + function + 2) | {8: 1, 0: 1}
 
     assert ends(LOSES_RBP, memory, rbp=STACK + 0x40) == ([LOSES_RBP, function + 2], StackEnd.NO_RULE)
@@ -164,13 +164,13 @@ def test_unreadable_stack() -> None:
 
 
 def test_a_cfa_that_is_not_above_rsp() -> None:
-    """Stacks grow down; rbp was not what the rule says."""
+    """Stacks grow down, so rbp was not what the rule assumes."""
     assert ends(WITH_RBP, {}, rbp=STACK - 16) == ([WITH_RBP], StackEnd.NO_RULE)
     assert ends(WITH_RBP, {}, rbp=STACK - 4096) == ([WITH_RBP], StackEnd.NO_RULE)
 
 
 def test_depth() -> None:
-    """No more frames than asked for, and said so."""
+    """At most the requested number of frames, and the end says so."""
     memory = words(*[BIAS + LEAF + 1] * 50)
 
     addresses, end = ends(LEAF, memory, frames_max=23)

@@ -1,4 +1,4 @@
-"""Histories of what is known as of collections only."""
+"""Histories of figures that are known only at collections."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def verdict(histories: SiteHistories) -> Verdict:
 
 
 def test_what_was_live_after_each_collection() -> None:
-    """At the end of the bins in which they were told, with all births since the one before."""
+    """At the end of the bins in which they were reported, with all births since the previous one."""
     found = as_of_collections(staircase([1, 20, 45], [6400, 12800, 32000], 60), np.array([20.0, 45.0]))
     assert found.ends_s.tolist() == [20, 45]
     assert found.low_bytes[:, 0].tolist() == [12800, 32000]
@@ -37,7 +37,7 @@ def test_what_was_live_after_each_collection() -> None:
 
 
 def test_two_collections_in_a_bin_and_one_in_the_next() -> None:
-    """What a bin ends with is never more than what was live."""
+    """The value at a bin's end is never more than what was live."""
     histories = staircase([1, 3, 4], [100, 300, 200], 4)
     found = as_of_collections(histories, np.array([2.2, 2.9, 4.0]))
     assert found.ends_s.tolist() == [3, 4]
@@ -61,7 +61,7 @@ def test_the_time_since_the_last_collection_is_no_silence() -> None:
 
 
 def test_two_collections_are_too_few() -> None:
-    """Whether what was freed meanwhile is garbage of one moment or churn, nobody can tell."""
+    """Freed memory in between may be garbage of one moment or churn; this is unknown."""
     histories = as_of_collections(staircase([1, 20, 45], [6400, 12800, 3200], 60), np.array([20.0, 45.0]))
     found = classify_sites(persistence_of(histories, 45.0), Context()).of(0)
     assert found.verdict is Verdict.UNKNOWN

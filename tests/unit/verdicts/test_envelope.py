@@ -1,4 +1,4 @@
-"""Envelopes and how they rise, by hand and against the distributions they claim."""
+"""Envelopes and their rises, with hand-made series and against the distributions they claim."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_nothing_gained() -> None:
 
 
 def test_even_steps_look_uneven_as_rarely_as_claimed() -> None:
-    """Of 4,000 series of 12 steps at random times, the tests reject no more than they say."""
+    """Of 4,000 series of 12 steps at random times, the tests reject no more than they claim."""
     random = np.random.default_rng(23)
     times = random.uniform(0, 1, (12, 4000))
     gains = np.stack([np.bincount((site * CELLS).astype(int), minlength=CELLS) for site in times.T], axis=1)

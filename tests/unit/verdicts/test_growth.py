@@ -37,7 +37,7 @@ def growth(history: History, now_s: float, *, began_s: float = 0, window_s: floa
 
 
 def test_a_time_in_which_nobody_read() -> None:
-    """What came in 23 s without a reading is not what came in the last ten: the window is longer then."""
+    """Growth in 23 s without a reading is not growth in the last ten seconds: the window is longer then."""
     history = history_of((1, 23), (8, 8 * 23), (31, 31 * 23), (32, 32 * 23))
     edges_ns = np.array([0, 1, 8, 31, 32]) * S
     window_ns = growth_window_ns(edges_ns, 10)
@@ -53,7 +53,7 @@ def test_steady_growth() -> None:
 
 
 def test_only_the_window_counts() -> None:
-    """What was there before the window began is no growth."""
+    """Memory from before the window is not growth."""
     history = history_of((1, 1_000_003), (55, 1_000_003 + 230))
     assert growth(history, 60) == 23.0
     assert growth(history, 70) == 0.0
@@ -96,13 +96,13 @@ def test_what_comes_and_goes_does_not_show() -> None:
     ("passed_s", "window_s"), [(0, 10), (-1, 10), (0.06, 10), (1.9, 10), (0.9, 1), (0, 1)]
 )
 def test_too_little_time(passed_s: float, window_s: float) -> None:
-    """No figure rather than a wrong one: a reading takes a while, and what is allocated comes in blocks."""
+    """No figure rather than a wrong one: a reading takes time, and allocations come in blocks."""
     history = history_of((5, 23))
     assert growth(history, 5 + passed_s, began_s=5, window_s=window_s) is None
 
 
 def test_a_window_of_less_than_two_seconds() -> None:
-    """Whoever wants it gets it, with its errors."""
+    """It is possible, with its errors."""
     assert growth(history_of((59.5, 23)), 60, window_s=1) == 23.0
 
 
@@ -141,7 +141,7 @@ def collected_window(
 
 
 class TestCollections:
-    """Figures that change only at collections, each of which shows what the one before it left."""
+    """Figures that change only at collections, each of which shows the previous one's survivors."""
 
     EDGES_S = tuple(float(second) for second in range(200))
 
@@ -152,11 +152,11 @@ class TestCollections:
         assert collected_window(self.EDGES_S, [10, *range(100, 199, 5)], 60) == [139, 130, 190]
 
     def test_edges_that_are_far_apart(self) -> None:
-        """What was live at an edge is of the last collection that was shown there, at its own time."""
+        """The live bytes at an edge are those of the last collection before it, with its own time."""
         assert collected_window([0, 40, 100, 160], [10, 30, 50, 90, 155], 30) == [100, 50, 90]
         assert collected_window([0, 100, 160], [10, 30, 50, 90, 155], 100) == [100, 50, 90]
 
     @pytest.mark.parametrize("collected_s", [[], [10], [10, 180], [10, 11, 180], [180, 181, 182]])
     def test_before_two_are_shown(self, collected_s: list[float]) -> None:
-        """What was live at the attach is of an earlier time, that nobody knows."""
+        """The live bytes at the attach are from an earlier, unknown time."""
         assert collected_window(self.EDGES_S, collected_s, 60) is None

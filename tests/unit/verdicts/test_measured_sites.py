@@ -1,4 +1,4 @@
-"""Which sites have to be measured, and what is said of the others meanwhile."""
+"""Which sites must be measured, and the verdicts on the others meanwhile."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_all_are_measured_once_and_again_when_they_changed():
 
 
 def test_what_grows_or_persists_is_measured_every_time():
-    """That it does not go on is what is to be noticed."""
+    """An end of the growth must be noticed."""
     sites = MeasuredSites()
     flags = {"persists": [True, False, False, False], "grows": [False, True, True, False]}
     sites.keep(ROWS[:0], measured(0), 0)
@@ -47,7 +47,7 @@ def test_what_grows_or_persists_is_measured_every_time():
 
 
 def test_silence_goes_on():
-    """The rest stays what it was; rows can come later, and be asked for in any order."""
+    """The rest is unchanged; rows can come later, and in any order."""
     sites = MeasuredSites()
     sites.due(ROWS[:2], np.ones(2), 80)
     sites.keep(ROWS[:2], measured(2, quiet_s=[7.0, 3.0], silence_s=[1.0, 2.0], steps=[5.0, 6.0]), 80)

@@ -17,14 +17,14 @@ LIMIT = MemoryLimit(MemoryLimitKind.CGROUP, 512 * MIB, 412 * MIB)
 def judged(
     per_s: float, found: FoundGrowth = NOTHING, *, seconds: int = 120, limits: tuple[MemoryLimit, ...] = ()
 ) -> ProcessVerdict:
-    """Of a process that has 100 MiB and some noise, and gains so much."""
+    """A process with 100 MiB and some noise that gains this much."""
     times_s = np.arange(1.0, seconds + 1)
     noise = np.random.default_rng(23).uniform(0, MIB, seconds)
     return classify_process(times_s, 100 * MIB + per_s * times_s + noise, found, limits)
 
 
 def test_a_leak_that_explains_the_growth() -> None:
-    """The rate is found with an interval around it, and the share is what the sites gain of it."""
+    """The rate has an interval around it, and the share is what its sites gain of it."""
     verdict = judged(MIB, FoundGrowth(2, 0.9 * MIB, 0.0))
     assert verdict.verdict is Verdict.LEAK
     assert verdict.memory_bytes_per_s == pytest.approx(MIB, rel=0.05)
@@ -34,14 +34,14 @@ def test_a_leak_that_explains_the_growth() -> None:
 
 
 def test_growth_of_no_site_that_grows() -> None:
-    """It is said honestly, and is no leak of anybody's: nothing is claimed of sites that were not counted."""
+    """It is reported, but is not a leak: nothing is claimed about uncounted sites."""
     verdict = judged(MIB, FoundGrowth(0, 0.0, 0.1 * MIB))
     assert verdict.verdict is Verdict.GROWING
     assert verdict.reason.endswith("90% of that is outside the call sites that leak or grow")
 
 
 def test_a_leak_that_does_not_show_in_the_memory() -> None:
-    """64 bytes a second fit into what the heap has."""
+    """64 bytes a second fit into the heap's free memory."""
     verdict = judged(0, FoundGrowth(1, 64.0, 0.0))
     assert verdict.verdict is Verdict.LEAK
     assert verdict.explained_share is None
@@ -83,7 +83,7 @@ def test_false_alarms_are_rare() -> None:
 
 
 def test_room_for_garbage_explains_growth() -> None:
-    """A heap twice as large as what is live grows twice as fast as what leaks."""
+    """A heap twice as large as its live objects grows twice as fast as the leak."""
     without = judged(2 * MIB, FoundGrowth(1, 0.9 * MIB, 0.0))
     assert "outside the call sites that leak or grow" in without.reason
     verdict = judged(2 * MIB, FoundGrowth(1, 0.9 * MIB, 0.0, garbage_bytes_per_s=0.9 * MIB))
@@ -92,7 +92,7 @@ def test_room_for_garbage_explains_growth() -> None:
 
 
 def test_what_the_runtime_takes_for_itself() -> None:
-    """It explains growth and is told, but makes no verdict; what grows beside it does."""
+    """It explains growth and is reported, but decides no verdict; growth beside it does."""
     verdict = judged(MIB, FoundGrowth(0, 0.0, 0.0, runtime_bytes_per_s=MIB))
     assert (verdict.verdict, verdict.leak_bytes_per_s) == (Verdict.STEADY, 0)
     assert verdict.explained_share is not None
@@ -104,7 +104,7 @@ def test_what_the_runtime_takes_for_itself() -> None:
 
 
 def test_suppressed_growth() -> None:
-    """It explains growth and is told, but makes no verdict; what grows beside it does."""
+    """It explains growth and is reported, but decides no verdict; growth beside it does."""
     verdict = judged(MIB, FoundGrowth(0, 0.0, 0.0, MIB))
     assert (verdict.verdict, verdict.leak_bytes_per_s) == (Verdict.STEADY, 0)
     assert verdict.explained_share is not None

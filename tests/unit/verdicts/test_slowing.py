@@ -1,4 +1,4 @@
-"""Growth that goes on, slows down, or has ended."""
+"""Growth that continues, slows down, or has ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Curve = Callable[[np.ndarray], np.ndarray]
 
 
 def course(curve: Curve, until_s: float, *, points: int = 12, noise: float = 0.0, seed: int = 0) -> Course:
-    """Of a curve until a time, at the times of so many readings."""
+    """A curve up to a time, at this many readings."""
     times_s = np.linspace(until_s / points, until_s, points)
     values = curve(times_s) + noise * np.random.default_rng(seed).standard_normal(points)
     half = points // 2

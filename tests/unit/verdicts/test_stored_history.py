@@ -65,13 +65,13 @@ def test_the_process_is_judged_too() -> None:
 
 
 def test_a_longer_wait_for_leaks() -> None:
-    """What is configured is saved along."""
+    """The configured value is saved, too."""
     _process, ((_site, verdict),) = classified(replace(saved(sites.leak(5)), leak_after_s=600.0))
     assert verdict.verdict is Verdict.GROWING
 
 
 def test_nothing_saved() -> None:
-    """No sites and no time are no error."""
+    """No sites and no time are not an error."""
     history = replace(saved(sites.leak(5)), sites=(), ends_s=(), memory_s=(), memory_bytes=())
     process, found = classified(history)
     assert (process.verdict, found) == (Verdict.UNKNOWN, [])
@@ -104,7 +104,7 @@ def test_sites_of_gos_heap_are_judged_as_of_its_collections() -> None:
 
 
 def test_sites_are_judged_as_of_when_the_table_of_blocks_was_full() -> None:
-    """What seems to have stopped then may go on."""
+    """Sites that seem to have stopped then may continue."""
     history = saved(sites.stopping(10, 120.0), seconds=300.0)
     _process, [(_site, seen)] = classified(history)
     process, [(_site, unseen)] = classified(replace(history, full_s=180.0))

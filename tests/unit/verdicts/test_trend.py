@@ -24,14 +24,14 @@ def test_a_straight_line() -> None:
 
 
 def test_a_constant() -> None:
-    """What never changes has no slope, and nothing says that it grows or shrinks."""
+    """A constant has no slope, and no test says that it grows or shrinks."""
     found = trend(range(20), [7] * 20)
     assert (found.slope_per_s, found.slope_low, found.slope_high) == (0, 0, 0)
     assert (found.tau, found.p_increase) == (0, 0.5)
 
 
 def test_a_quarter_of_the_points_may_be_wrong() -> None:
-    """Outliers, however far out, leave the slope where it is."""
+    """Outliers, however far out, do not move the slope."""
     values = [10.0 * t for t in range(40)]
     values[3::4] = [1e9, -1e9] * 5
     assert trend(range(40), values).slope_per_s == pytest.approx(10, rel=0.01)
@@ -104,7 +104,7 @@ def test_false_alarms_are_as_rare_as_they_say() -> None:
     [([0], [0]), ([], []), ([1, 1], [1, 2]), ([0, 1], [0]), ([0, 1], [0, math.nan]), ([0, math.inf], [0, 1])],
 )
 def test_what_has_no_trend(times: list[float], values: list[float]) -> None:
-    """Too few times, unequal lengths and what is not finite are refused."""
+    """Too few times, unequal lengths and infinite values are refused."""
     with pytest.raises(ValueError, match=r"trend needs|shapes|finite"):
         trend(times, values)
 

@@ -1,4 +1,4 @@
-"""Screens: every line fits, the selected row is there, and what was asked for can be read."""
+"""Screens: every line fits, the selected row is visible, and the requested content is readable."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def test_open_files_that_grow_are_above_the_call_sites_of_memory():
 
 
 def test_the_pane_of_open_files():
-    """Call sites with their stacks; that nothing is recorded is said."""
+    """Call sites with their stacks; the pane says if nothing is recorded."""
     view = replace(SITE_PAGE, descriptors=True)
     lines, _shown = lines_of(view, Answer(Question(4711), report=with_descriptors()), width=120)
     assert "file descriptors grow: 40/min" in lines
@@ -239,7 +239,7 @@ def test_the_pane_of_open_files():
 
 
 def test_a_pane_that_does_not_fit_scrolls_to_its_last_line():
-    """By so many lines."""
+    """By this many lines."""
     site = a_site(stack=tuple(a_frame(f"f{n}") for n in range(60)))
     answer = Answer(Question(4711), report=a_report(sites=(site,)))
     view = replace(SITE_PAGE, site=site.site)
@@ -309,7 +309,7 @@ def test_a_narrow_list_of_processes_leaves_columns_out(width, titles):
 
 
 def test_watched_processes_are_below_those_that_are_traced():
-    """With a place in the same list, so that they can be attached to."""
+    """In the same list, so that they can be attached to."""
     answer = Answer(
         Question(None),
         processes=(a_traced_process(4711),),

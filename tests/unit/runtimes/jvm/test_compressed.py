@@ -27,7 +27,7 @@ def written(value: int, *, excludes_zero: bool) -> bytes:
 @pytest.mark.parametrize("excludes_zero", [False, True])
 @given(values=st.lists(st.integers(0, (1 << 32) - 1), max_size=20))
 def test_numbers(values: list[int], excludes_zero: bool) -> None:
-    """What was written is read, one after the other."""
+    """Written numbers are read back, one after another."""
     data = b"".join(written(value, excludes_zero=excludes_zero) for value in values)
 
     numbers = NumberReader(data, excludes_zero=excludes_zero)

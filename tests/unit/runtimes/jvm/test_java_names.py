@@ -57,7 +57,7 @@ Total         20122        1603536
 
 
 def test_a_histogram() -> None:
-    """Classes of one name are one type; what is no row is left out."""
+    """Classes with one name are one type; other lines are skipped."""
     assert histogram_rows(HISTOGRAM) == [
         TypeCount("byte[]", 1600880, 20011),
         TypeCount("shop.Order", 2640, 110),

@@ -1,4 +1,4 @@
-"""Where a machine has its code heaps, by what it publishes of itself."""
+"""Where a JVM has its code heaps, by the structures that it exports."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_a_young_collection_leaves_that_much_at_most() -> None:
 
 
 def test_a_full_collection_tells_exactly() -> None:
-    """Of two collections between two looks the last counts, and both are counted."""
+    """Of two collections between two readings the last one is shown, and both are counted."""
     machine = Machine(("Parallel young collection pauses", "Parallel full collection pauses"))
     heap = JavaLiveHeap(machine.read)
     heap.read(1)
@@ -68,7 +68,7 @@ def test_a_full_collection_tells_exactly() -> None:
 
 
 def test_g1_is_believed_when_it_has_collected_what_it_marked() -> None:
-    """Less than what it puts up with was alive for certain."""
+    """All but the garbage that G1 tolerates was certainly alive."""
     machine = Machine(G1)
     heap = JavaLiveHeap(machine.read)
     heap.read(1)
@@ -76,7 +76,7 @@ def test_g1_is_believed_when_it_has_collected_what_it_marked() -> None:
     machine.collect(2, old=120 * MIB, times=2)
     assert [one.is_full for one in heap.read(2)] == [False]
     machine.collect(0, old=90 * MIB)
-    assert [one.is_full for one in heap.read(3)] == [False]  # it goes on collecting old regions
+    assert [one.is_full for one in heap.read(3)] == [False]  # it continues to collect old regions
     machine.collect(0, old=90 * MIB)
     least_bytes = round(0.85 * 90 * MIB - 0.05 * 200 * MIB)
     assert heap.read(4) == [LiveHeap(4, 90 * MIB, 5, is_full=True, least_bytes=least_bytes)]
@@ -85,7 +85,7 @@ def test_g1_is_believed_when_it_has_collected_what_it_marked() -> None:
 
 
 def full_collections(heap: JavaLiveHeap, machine: Machine, olds: Sequence[int]) -> list[bool]:
-    """Whether each of some young collections, which leave so many MiB, tells of a full one."""
+    """Whether each of some young collections, which leave this many MiB, reports a full one."""
     found = []
     for at_ns, old in enumerate(olds, 3):
         machine.collect(0, old=old * MIB)
@@ -94,7 +94,7 @@ def full_collections(heap: JavaLiveHeap, machine: Machine, olds: Sequence[int]) 
 
 
 def test_g1_is_not_believed_before_it_collects_what_it_marked() -> None:
-    """The collection after the cleanup only prepares that; what is old then may be garbage."""
+    """The collection after the cleanup only prepares the mixed ones; old objects may be garbage then."""
     machine = Machine(G1)
     heap = JavaLiveHeap(machine.read)
     heap.read(1)
@@ -199,7 +199,7 @@ def test_the_metaspace() -> None:
 
 
 def test_a_machine_without_counters() -> None:
-    """It is said why nothing is known."""
+    """The reason is stated."""
 
     def read(_names: Sequence[str]) -> dict[str, int | str]:
         raise ValueError("it keeps no counters (-XX:-UsePerfData)")

@@ -16,7 +16,7 @@ MAGIC = bytes.fromhex("cafec0c0")
 
 
 class Memory:
-    """The part of a process' memory that has counters, and the two words that say where it is."""
+    """The part of a process' memory with counters, and the two words that point to it."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -45,7 +45,7 @@ def counters(*entries: bytes) -> bytes:
 
 
 def test_numbers_and_texts() -> None:
-    """What is asked for, as far as there is such."""
+    """The requested counters, if they exist."""
     memory = Memory(counters(entry(b"sun.gc.cause", b"No GC"), entry(b"sun.gc.collector.0.invocations", 17)))
     data = PerfData(memory, *BOUNDS)
     found = data.read(("sun.gc.cause", "sun.gc.collector.0.invocations", "sun.gc.nothing"))

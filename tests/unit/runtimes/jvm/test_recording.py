@@ -11,7 +11,7 @@ import pytest
 from bpfleakd.runtimes.jvm.recording import BadRecording, read_events
 from bpfleakd.runtimes.jvm.recording_jobs import Line, found_objects
 
-# Types as HotSpot has them, without what is not read: number, name, fields (name, type, list, pooled).
+# Types as in HotSpot, without unused ones: number, name, fields (name, type, list, pooled).
 TYPES: dict[int, tuple[str, list[tuple[str, int, bool, bool]]]] = {
     4: ("boolean", []),
     5: ("int", []),
@@ -174,7 +174,7 @@ def test_two_stacks_with_one_type() -> None:
 
 
 def test_a_search_that_was_given_up() -> None:
-    """No sample has a holder: all are told, without one."""
+    """No sample has a holder: all are reported without one."""
     found = found_objects(chunk(sample(4, 0), checkpoint(POOLS)))
     assert (found.samples, found.rows[0].held_by) == (1, ())
 
@@ -198,7 +198,7 @@ def test_one_that_is_wrong(data: bytes, words: str) -> None:
 
 
 def test_whatever_bytes() -> None:
-    """Of a process that is not trusted: nothing else is raised."""
+    """From an untrusted process: no other exception is raised."""
     good = chunk(sample(1, 1), checkpoint(POOLS))
     random_ = random.Random(7)
     refused = 0
@@ -214,7 +214,7 @@ def test_whatever_bytes() -> None:
 
 
 def test_values_that_refer_to_nothing() -> None:
-    """They are None, and so is what is behind them."""
+    """They are None, and so are their fields."""
     ((found, resolver),) = read_events(chunk(sample(9, 9)), ("jdk.OldObjectSample",))
     values: list[Any] = [resolver.field(found, "object", "type"), resolver.field(found, "weight", "no")]
     assert values == [None, None]

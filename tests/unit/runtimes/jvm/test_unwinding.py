@@ -53,7 +53,7 @@ def test_code_that_is_not_known_ends_the_walk(offset: int) -> None:
 
 
 def test_the_interpreter_and_stubs() -> None:
-    """Both keep rbp; the interpreter has a blob around it, and says whose frame it is."""
+    """Both keep rbp; the interpreter's blob identifies its frames."""
     code = snapshot(
         (0x100, 0x4000, 0), (0x4000, 0x4100, 0), interpreter=(HEAP.start + 0x180, HEAP.start + 0x4000)
     )

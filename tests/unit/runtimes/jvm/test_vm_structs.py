@@ -1,4 +1,4 @@
-"""Tables of a library that calls itself libjvm.so and wants to be read for ever."""
+"""Tables of a library that calls itself libjvm.so and tries to be read forever."""
 
 from __future__ import annotations
 

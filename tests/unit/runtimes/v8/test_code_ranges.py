@@ -1,4 +1,4 @@
-"""Where V8 has code, by the mappings that Node.js 18 and 20 have."""
+"""Where V8 has code, by the mappings of Node.js 18 and 20."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_compiled_code_lies_in_what_is_reserved_around_it() -> None:
 
 
 def test_a_copy_of_the_builtins_is_a_part_of_it() -> None:
-    """Node.js 20 maps them from its file once more, beside compiled code."""
+    """Node.js 20 maps them a second time from its file, beside compiled code."""
     mappings = [
         mapped(0xB72000, 0x25FE000, "rx", 0x772000, NODE),
         mapped(0x7F6078003000, 0x7F607803F000, "rwx"),
@@ -47,7 +47,7 @@ def test_a_copy_of_the_builtins_is_a_part_of_it() -> None:
 
 
 def test_memory_without_code_is_none() -> None:
-    """Heaps and stacks of threads may be large, and code may lie beside them."""
+    """Heaps and stacks of threads may be large, and code may be beside them."""
     huge = mapped(0x7F0000000000, 0x7F0100000000, "rw")
     code = mapped(0x7F0100000000, 0x7F0100001000, "rx")
 

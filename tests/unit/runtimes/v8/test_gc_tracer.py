@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 
 class Image:
-    """A file whose functions have this code. As ElfImage, for `read_layout`."""
+    """A file whose functions have this code, with ElfImage's interface for `read_layout`."""
 
     def __init__(self, code: dict[str, bytes]) -> None:
         self.code = {0x1000 * (1 + place): (name, text) for place, (name, text) in enumerate(code.items())}
@@ -33,7 +33,7 @@ def layout_of(monkeypatch: pytest.MonkeyPatch, *code: bytes) -> TracerLayout | N
     return read_layout(image)  # type: ignore[arg-type]
 
 
-# Of upstream's Node.js 20: mov 0x1034(%rdi),%r8d; mov 0x1030(%rdi),%eax, and 0xf8c, 0xf88.
+# From upstream's Node.js 20: mov 0x1034(%rdi),%r8d; mov 0x1030(%rdi),%eax, and 0xf8c, 0xf88.
 MARK_COMPACTS = bytes.fromhex("448b87341000008b87301000004401c08d50ff83e80b")
 INCREMENTAL = bytes.fromhex("448b878c0f00008b87880f00004401c08d50ff83e80b")
 # push %rbp; mov %rsp,%rbp; mov %rdi,%rbx; mov (%rdi),%rdi; call; lea -0x30(%rbp),%rdi; mov %rax,0x40(%rbx)
@@ -118,7 +118,7 @@ def test_a_record_that_is_none(tmp_path: Path, place: int, data: bytes) -> None:
 
 
 def test_what_has_come_since() -> None:
-    """Of a ring that was filled, that has gone round, and that has not changed."""
+    """In a ring that was filled, that has wrapped around, and that has not changed."""
     assert Ring(0, (1, 2, 3)).since(Ring(0, (1,))) == (2, 3)
     ten = tuple(range(10))
     assert Ring(2, ten).since(Ring(0, ten)) == (8, 9)

@@ -1,4 +1,4 @@
-"""Texts of V8's heap: cut out of others, put together, and made to be read for ever."""
+"""Strings of V8's heap: slices, concatenations, and some that are made to be read forever."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def text_of(objects: HeapObjects, pointer: int, limit: int) -> str:
 
 
 def test_texts_of_all_kinds(heap: Heap, objects: HeapObjects) -> None:
-    """Whatever it consists of, a text is what it is in the program."""
+    """Whatever its representation, a string reads as in the program."""
     leak, shop = heap.flat("leak"), heap.flat("shop")
     both = heap.joined(8, leak, shop)
     assert text_of(objects, both, 100) == "leakshop"

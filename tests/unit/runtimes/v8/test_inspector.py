@@ -1,4 +1,4 @@
-"""What is known of an inspector before and after the conversation: its address, handlers, functions."""
+"""The state of an inspector before and after the conversation: its address, handlers, functions."""
 
 from __future__ import annotations
 

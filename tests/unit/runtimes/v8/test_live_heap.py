@@ -21,7 +21,9 @@ def ticks() -> Iterator[int]:
 
 
 def test_full_ones_and_others(tmp_path: Path, ticks: Iterator[int]) -> None:
-    """What a full one leaves was alive, marked at once or step by step; after another it is at most that."""
+    """What a full one leaves was alive, marked at once or step by step; what another leaves is an upper
+    bound.
+    """
     heap = Heap(tmp_path)
     heap.collect(3 * MIB, full=True)
     with heap.memory() as memory:
@@ -87,7 +89,7 @@ def test_marking_step_by_step_has_no_time_yet(tmp_path: Path, ticks: Iterator[in
 
 
 def test_one_that_starts(tmp_path: Path, ticks: Iterator[int]) -> None:
-    """It is watched before its first collection, which is no failure."""
+    """It is watched before its first collection, which is not an error."""
     heap = Heap(tmp_path)
     with heap.memory() as memory:
         live = V8LiveHeap(memory, heap.mappings, LAYOUT)
@@ -99,7 +101,7 @@ def test_one_that_starts(tmp_path: Path, ticks: Iterator[int]) -> None:
 
 
 def test_a_worker_that_was_never_collected_counts_for_nothing(tmp_path: Path, ticks: Iterator[int]) -> None:
-    """What a process has for certain is what full collections of all its heaps have found."""
+    """Only what full collections of all its heaps have found is certain for a process."""
     first, second = Heap(tmp_path), Heap(tmp_path, base=0x80000)
     first.collect(3 * MIB, full=True)
     second.collect(2 * MIB, full=False)
@@ -124,7 +126,7 @@ def test_a_worker_that_was_never_collected_counts_for_nothing(tmp_path: Path, ti
 
 
 def test_what_is_no_heap_says_so(tmp_path: Path, ticks: Iterator[int]) -> None:
-    """Of an unknown build, without pages, without a record."""
+    """An unknown build, no pages, no record."""
     heap = Heap(tmp_path)
     with heap.memory() as memory:
         unknown = V8LiveHeap(memory, heap.mappings, None)

@@ -40,6 +40,6 @@ def test_the_limit_of_the_heap(tmp_path: Path, words: list[str], options: str, l
 
 
 def test_a_process_that_has_ended(tmp_path: Path) -> None:
-    """It has no options, and that is said."""
+    """It has no options, and the error says so."""
     with pytest.raises(OSError, match="1/cmdline"):
         read_options(1, tmp_path)

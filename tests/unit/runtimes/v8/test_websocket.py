@@ -55,7 +55,7 @@ def pair() -> Iterator[tuple[socket.socket, Server]]:
 
 @pytest.fixture
 def talking(pair: tuple[socket.socket, Server], monkeypatch: pytest.MonkeyPatch) -> tuple[WebSocket, Server]:
-    """A websocket whose server has agreed; the key of a client is what `os.urandom` makes."""
+    """A websocket after the server's handshake; `os.urandom` makes the client's key."""
     ours, server = pair
     monkeypatch.setattr("os.urandom", bytes)
     key = base64.b64encode(bytes(16))
@@ -97,7 +97,7 @@ def test_messages_in_both_directions(talking: tuple[WebSocket, Server], size: in
         b"\x81\x80aaaa",  # masked
         b"\xc1\x00",  # a reserved bit
         b"\x82\x00",  # not text
-        b"\x80\x00",  # goes on without a beginning
+        b"\x80\x00",  # a continuation without a beginning
         b"\x89\x7e\x00\x80",  # a ping that is too long
         b"\x09\x00",  # a ping in parts
         b"\x88\x00",  # goodbye

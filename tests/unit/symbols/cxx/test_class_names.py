@@ -1,4 +1,4 @@
-"""Names of classes: demangled, and what the standard library's own blocks hold."""
+"""Names of classes: demangled, and the contents of the standard library's own blocks."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ NAMES = [
 
 @pytest.mark.parametrize(("mangled", "expected"), NAMES)
 def test_the_class_of_a_name(mangled, expected):
-    """What the type information has, as the sandbox would demangle it."""
+    """The name in the type information, as the sandbox demangles it."""
     if demangler() is None:
         pytest.skip("needs binutils")
     assert class_name(demangled(type_name_symbol(mangled))) == expected
 
 
 def test_arguments_with_brackets_of_all_kinds():
-    """The first argument ends where it ends, not at the first comma."""
+    """The first argument ends at its own end, not at the first comma."""
     wrapped = "typeinfo name for std::_Sp_counted_ptr_inplace<A<(1, 2), int[3], B<int> >, C, (D)2>"
     assert class_name(wrapped) == "A<(1, 2), int[3], B<int> >"

@@ -115,7 +115,9 @@ def test_a_process_that_has_ended():
 
 @pytest.mark.parametrize("flags", [(), ("-s",)], ids=["symbols", "stripped"])
 def test_vtables_without_type_information(flags, tmp_path):
-    """Their symbols name the classes; without these, nothing is named, and nothing else is taken for one."""
+    """The symbols of vtables name the classes; without symbols nothing is named, and nothing is mistaken for
+    a vtable.
+    """
     path = compiled(tmp_path, _SOURCE, "-O1", "-fno-rtti", *flags, suffix=".cpp")
     with subprocess.Popen([path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin

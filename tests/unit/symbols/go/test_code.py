@@ -33,7 +33,7 @@ _SOURCE = Path(__file__).parents[3] / "workloads" / "go"
 
 @lru_cache
 def built(kind: str) -> Path:
-    """A small program in a form of its own. Skips where there is no Go."""
+    """A small program, built in one of several ways. Skips without Go."""
     if shutil.which("go") is None:
         pytest.skip("Go is not installed")
     program = Path(__file__).parents[4] / "build" / "workloads" / "go-unit" / kind
@@ -95,7 +95,7 @@ def test_the_variables_are_where_the_symbols_say() -> None:
 
 
 def test_a_version_that_is_not_known(tmp_path: Path) -> None:
-    """What it is, and what is known."""
+    """The error has the version, and the known ones."""
     data = bytearray(built("plain").read_bytes())
     with ElfImage.open(built("plain")) as image:
         info, section = read_build_info(image), image.section(".go.buildinfo")

@@ -59,7 +59,7 @@ def test_a_leak_of_goroutines() -> None:
 
 
 def test_a_pool_that_was_filled_before_is_none() -> None:
-    """Those from before the attach are no growth, and a number that stays is no leak."""
+    """Those from before the attach are not growth, and a constant number is not a leak."""
     program, clock = Program(), Clock()
     program.states[SERVE] = Counter({"IO wait": 5000})
     watch = GoroutineWatch(program, clock.now_ns, 45.0, clock)

@@ -1,4 +1,4 @@
-"""From sampled buckets to call sites; who allocates for whom in a Go program."""
+"""From sampled buckets to call sites, and the allocating functions of a Go program."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_estimates_are_those_of_pprof() -> None:
 
 @pytest.mark.parametrize("rate", [0, 1])
 def test_where_every_block_is_recorded(rate: int) -> None:
-    """At a rate of 1 the figures are exact; at 0 what is there was recorded before."""
+    """At a rate of 1 the figures are exact; at 0 the blocks were recorded before."""
     site = figures(GoProfile(Program(rate), 23, lambda: 0), 8)
     assert (site["live_count"], site["live_bytes"], site["live_count_variance"]) == (3, 3 * 4096, 0)
 
@@ -131,7 +131,7 @@ def test_a_program_without_a_profile_says_how_to_get_one() -> None:
 
 
 def test_what_is_old_or_missing_is_said() -> None:
-    """A heap that is not collected, and C that nobody sees."""
+    """A heap without collections, and C memory that is not recorded."""
     now_ns = 0
     program = Program()
     profile = GoProfile(program, 23, lambda: now_ns, sees_c=False)
@@ -174,7 +174,7 @@ def test_room_for_garbage(percent: int | None, share: float) -> None:
     ],
 )
 def test_a_collector_that_does_not_run_is_said(limit_bytes: int | None, words: str) -> None:
-    """At once: nothing is known of what it keeps."""
+    """At once: what it keeps is unknown."""
     program = Program()
     program.pacing = Pacing(None, limit_bytes)
     profile = GoProfile(program, 23, lambda: 0)
@@ -186,7 +186,7 @@ def test_a_collector_that_does_not_run_is_said(limit_bytes: int | None, words: s
 
 
 def test_a_profile_that_the_program_turns_off_is_said() -> None:
-    """What was live then stays as it was."""
+    """The blocks of that time stay as they were."""
     program = Program()
     profile = GoProfile(program, 23, lambda: 0)
     before = figures(profile, 7)

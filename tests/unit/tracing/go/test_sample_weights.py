@@ -1,4 +1,4 @@
-"""What sampled blocks stand for when the program changes the rate of its profile."""
+"""Weights of sampled blocks when the program changes the rate of its profile."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def stands_for(rate: int) -> float:
 
 @pytest.mark.parametrize(("first", "then"), [(1, RATE), (RATE, 1), (RATE, 0), (RATE, 65_536)])
 def test_blocks_count_at_the_rate_at_which_they_were_drawn(first: int, then: int) -> None:
-    """Nothing grows because of the change; what is freed is the mean of what there was."""
+    """The change itself causes no growth; frees count as the mean of the blocks so far."""
     weights = SampleWeights()
     weights.update(reading(first, 100, 40))
     assert weights.live[0] == pytest.approx(stands_for(first))
@@ -40,7 +40,7 @@ def test_blocks_count_at_the_rate_at_which_they_were_drawn(first: int, then: int
 
 
 def test_a_rate_before_the_first_block_is_no_change() -> None:
-    """As when somebody turns the profile on."""
+    """For example when a user turns the profile on."""
     weights = SampleWeights()
     weights.update(reading(0, 0, 0))
     weights.update(reading(RATE, 10, 0))
@@ -49,7 +49,7 @@ def test_a_rate_before_the_first_block_is_no_change() -> None:
 
 
 def test_new_buckets_after_a_change() -> None:
-    """They have the rate of now; a counter that goes back is no allocation."""
+    """They have the current rate; a counter that decreases is not an allocation."""
     weights = SampleWeights()
     weights.update(reading(1, 10, 0))
     more = SampledBuckets(

@@ -1,4 +1,4 @@
-"""A second window goes on with what the first one knew."""
+"""A second window continues with the leaks of the first one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ A_PROCESS = ProcessId(4711, 17)
 
 
 def judged(world: World) -> SiteVerdict:
-    """What is said of the site that leaks, now."""
+    """The current verdict on the leaking site."""
     world.verdicts.recall(world.table, IDENTITIES)
     world.compute()
     counters = world.table.counters(LEAK)
@@ -27,7 +27,7 @@ def judged(world: World) -> SiteVerdict:
 
 @pytest.fixture
 def first_window() -> dict[KnownSite, SeenLeak]:
-    """What a window of 70 s has found: a leak, by its fingerprint."""
+    """The result of a window of 70 s: a leak, by its fingerprint."""
     world = World()
     world.go_on(70)
     world.compute()
@@ -41,7 +41,7 @@ def test_what_leaked_is_known_by_what_lasts(first_window: dict[KnownSite, SeenLe
 
 
 def test_it_leaks_from_the_beginning_of_the_second(first_window: dict[KnownSite, SeenLeak]) -> None:
-    """Until it has been found again, by itself; it is not announced anew."""
+    """Until it is found again by itself; it is not announced again."""
     second = World()
     second.verdicts.go_on_with(first_window)
     announced = []
@@ -59,7 +59,7 @@ def test_it_leaks_from_the_beginning_of_the_second(first_window: dict[KnownSite,
 
 
 def test_a_window_without_an_earlier_one_knows_nothing() -> None:
-    """The same, without what was known: for 45 s there is no leak."""
+    """The same without earlier leaks: there is no leak for 45 s."""
     alone = World()
     alone.go_on(40)
     assert judged(alone).verdict is not Verdict.LEAK
@@ -78,7 +78,7 @@ def test_what_does_not_grow_any_more_leaks_no_more(first_window: dict[KnownSite,
 
 
 def test_processes_are_told_apart_and_taken_once(first_window: dict[KnownSite, SeenLeak]) -> None:
-    """A pid that is used again is another process; who was let go of without a leak has none."""
+    """A reused pid is another process; a process detached without a leak has none."""
     earlier = EarlierLeaks()
     earlier.keep(A_PROCESS, first_window)
     assert earlier.take(ProcessId(4711, 18)) == {}

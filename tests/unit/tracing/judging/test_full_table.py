@@ -1,4 +1,5 @@
-"""Verdicts while the table of live blocks is full: those from before stay, unless what was recorded dies."""
+"""Verdicts while the table of live blocks is full: earlier ones stay, unless the recorded blocks are freed.
+"""
 
 from __future__ import annotations
 
@@ -110,14 +111,14 @@ def test_the_process_says_what_memory_does_since_and_what_helps(world: World) ->
 
 
 def test_a_leak_that_may_have_ended(world: World) -> None:
-    """It stays one, and what is known of memory is said."""
+    """It stays a leak, with the known figures of the memory."""
     world.go_on(100, full=True, grows=False)
     assert world.verdict(LEAK).verdict is Verdict.LEAK
     assert "memory does not grow since" in world.verdicts.of_process(world.table, ()).reason
 
 
 def test_mappings_are_seen_all_the_same(world: World) -> None:
-    """They are no blocks: one that stops has stopped."""
+    """They are not blocks: one that stops has stopped."""
     world.go_on(60, full=True)
     found = world.verdict(MAPPED)
     assert found.verdict is Verdict.LEAK
@@ -125,7 +126,7 @@ def test_mappings_are_seen_all_the_same(world: World) -> None:
 
 
 def test_what_dies_while_the_table_is_full_is_no_leak(world: World) -> None:
-    """Deaths among what was recorded are seen."""
+    """Frees of recorded blocks are seen."""
     for _ in range(30):
         world.bear(OTHER, 20)
         world.go_on(1)
@@ -155,7 +156,7 @@ def test_when_there_is_room_again_all_is_judged_by_what_is_seen(world: World) ->
 
 
 def test_a_few_refusals_are_no_full_table(world: World) -> None:
-    """Where the kernel had no memory at hand for a moment, or few of many blocks were refused."""
+    """The kernel had no memory at hand for a moment, or few of many blocks were refused."""
     world.refused += 1_000
     world.go_on(20)
     assert world.verdicts.observed.full_since_s(world.table) is None

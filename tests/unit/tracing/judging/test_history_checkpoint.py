@@ -87,7 +87,7 @@ def test_it_is_written_now_and_then() -> None:
 
 @pytest.mark.parametrize(("processes", "written"), [(1, 24), (2, 10)])
 def test_many_histories_are_written_less_often(processes: int, written: int) -> None:
-    """Where writing takes 50 ms: one every ten seconds, of two each every 25."""
+    """If writing takes 50 ms: one every ten seconds, two every 25 s each."""
     world = World()
     clock = Clock()
 
@@ -105,7 +105,7 @@ def test_many_histories_are_written_less_often(processes: int, written: int) -> 
     for _ in range(240):
         clock.go_on(0.9)
         for one in traced:
-            # What is written says when.
+            # The record has its time.
             one.table.update(clock(), world.sites, counter_rows([(clock(), 1, clock(), 1)] * 3))
             keeper.keep(one)
         texts.append(traced[0].attachment.pins.record("history").read())  # type: ignore[attr-defined]
@@ -113,7 +113,7 @@ def test_many_histories_are_written_less_often(processes: int, written: int) -> 
 
 
 def test_a_leak_is_one_before_and_after() -> None:
-    """The first verdict after a restart says so, says what was not read, and is less sure."""
+    """The first verdict after a restart mentions the gap, and is less sure."""
     world = World()
     world.go_on(100)
     assert world.verdicts() == [Verdict.LEAK] * 3
@@ -154,10 +154,7 @@ def test_gaps_that_are_longer_than_what_was_read(lives_s: tuple[int, ...], gap_s
 def _verdict_after_gap(
     read: Callable[[int], tuple[int, int]], born_s: Callable[[int], Iterable[int]]
 ) -> Verdict:
-    """Of a site of blocks of 10,000 bytes: live and allocated ones by second, and the births of the live.
-
-    Read for 20 s, not for 100 s, and again for 20 s.
-    """
+    """For a site of blocks of 10,000 bytes: live and allocated ones by second, and the births of the live."""
     world = World(sites=1)
 
     def go_on() -> None:
@@ -180,7 +177,7 @@ def _verdict_after_gap(
 
 
 def test_a_jump_within_a_gap_is_no_leak() -> None:
-    """All blocks of the gap were born in one second of it, beside a few before and after."""
+    """All blocks of the gap were born in one second of it, besides a few before and after."""
     few = (1, 5, 8, 12, 16, 125, 130, 135)
 
     def read(second: int) -> tuple[int, int]:
@@ -219,7 +216,7 @@ def test_a_queue_that_is_longer_at_each_reading_is_no_leak() -> None:
 
 
 def test_a_leak_among_blocks_that_come_and_go() -> None:
-    """Two of a hundred blocks a second stay; what was not read does not hide them."""
+    """Two of a hundred blocks a second stay; the gap does not hide them."""
 
     def read(second: int) -> tuple[int, int]:
         return 98 * min(second, 3) + 2 * second, 100 * second
@@ -245,7 +242,7 @@ def test_many_sites_do_not_take_more_room() -> None:
 
 
 def test_a_kernel_without_room() -> None:
-    """What was kept before is removed: it would pass for newer than it is."""
+    """The earlier record is removed, because it would seem newer than it is."""
     world = World()
     world.go_on(15)
     assert world.text is not None

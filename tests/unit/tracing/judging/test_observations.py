@@ -75,13 +75,13 @@ def test_while_every_block_is_recorded_frees_of_unknown_ones_are_of_older_ones()
 
 @pytest.mark.parametrize("weight", [8, 64])
 def test_while_blocks_are_sampled_what_sites_gain_beyond_the_process_was_freed_before(weight: int) -> None:
-    """100 blocks a second replace 100 older ones, beside 10,000 that come and go."""
+    """100 blocks a second replace 100 older ones, besides 10,000 that come and go."""
     readings = [sampled(weight, 100 * t, 10_000 * t, 100 * t) for t in range(SECONDS + 1)]
     assert context_after(readings).replaced_count == pytest.approx(100 * SECONDS / 3, abs=weight)
 
 
 def test_a_leak_of_a_sampled_process_replaces_nothing() -> None:
-    """The process gains what its site seems to gain."""
+    """The process gains as much as its site seems to gain."""
     readings = [sampled(8, 100 * t, 5_000 * t, 0) for t in range(SECONDS + 1)]
     assert context_after(readings).replaced_count < 10
 
@@ -97,7 +97,7 @@ def test_what_grows_and_what_churns_err_apart() -> None:
 
 
 def test_a_sampler_inside_the_process_tells_nothing_of_other_blocks() -> None:
-    """What its sites gain is no gain that was counted."""
+    """The gain of its sites is not compared with a counted gain."""
     readings = [
         (
             counters(was_sampled=True, inside_interval_bytes=1 << 15, recorded=t),

@@ -57,7 +57,7 @@ def test_a_list_is_as_long_as_asked_for() -> None:
 
 
 def test_files_are_no_leak() -> None:
-    """A mapped file is shown, whoever mapped it; it is in no total either."""
+    """A mapped file is shown, whoever mapped it, but belongs to no total."""
     traced = a_traced_with("leak:^f1$", SiteKey(AllocationKind.FILE, 1), heap(2))
     report = report_of(traced)
     assert [site.function for site in report.sites] == ["f2", "f1"]

@@ -1,4 +1,4 @@
-"""When verdicts are computed, on which rows, and what is announced."""
+"""When verdicts are computed, for which rows, and what is announced."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def world() -> World:
 
 
 def test_the_sites_are_judged_by_row(world: World) -> None:
-    """The leak is one, what is all freed is churn, and the ranks sort them."""
+    """The first is a leak, the second churn, and the ranks sort them."""
     world.go_on(70)
     world.compute()
     assert [world.verdict(0), world.verdict(1)] == [Verdict.LEAK, Verdict.CHURN]
@@ -89,7 +89,7 @@ def test_what_is_new_was_not_looked_at(world: World) -> None:
 
 
 def test_a_leak_is_announced_once_and_not_at_first_sight(world: World) -> None:
-    """Two verdicts in a row must say so."""
+    """Two successive verdicts must agree."""
     world.go_on(70)
     announced = [world.compute()]
     for _ in range(3):
@@ -99,7 +99,7 @@ def test_a_leak_is_announced_once_and_not_at_first_sight(world: World) -> None:
 
 
 def test_they_are_computed_every_few_seconds(world: World) -> None:
-    """Sooner if somebody asks; later where that costs much, for all together, and after a long time."""
+    """Sooner on request; later if it is expensive, for all together, and after a long time."""
     world.go_on(1)
     world.compute()
     now_ns = world.clock.now_ns
@@ -147,7 +147,7 @@ def test_who_asks_does_not_wait_for_much_work(world: World, many: tuple[int, int
 
 
 def test_many_sites_are_measured_when_they_may_have_become_something_else() -> None:
-    """Where few sites change the others are seldom measured, and called what they would be called anew."""
+    """If few sites change, the others are seldom measured, with the same verdicts as if they were."""
     random = np.random.default_rng(23)
     sites = 300
     keys = [SiteKey(AllocationKind.HEAP, number + 1) for number in range(sites)]
@@ -171,7 +171,7 @@ def test_many_sites_are_measured_when_they_may_have_become_something_else() -> N
 
     for second in range(1, 201):
         clock.go_on(1)
-        # At first all; then one goes on, one stops in the middle, and some come and go at random.
+        # At first all; then one continues, one stops in the middle, and some come and go at random.
         busy = np.unique([0, *[1] * (second < 100), *random.integers(2, 99, 3)])
         rows = np.arange(sites) if second <= 3 else busy
         stays = np.isin(rows, [0, 1]) | (second <= 3)
@@ -198,7 +198,7 @@ def test_old_memory_that_is_replaced(world: World) -> None:
 
 
 def test_blocks_that_were_not_recorded(world: World) -> None:
-    """They take from the confidence, and the reason says so."""
+    """They reduce the confidence, and the reason says so."""
     world.go_on(50)
     world.go_on(20, losses={"live_full": 5})
     world.compute()
@@ -208,14 +208,14 @@ def test_blocks_that_were_not_recorded(world: World) -> None:
 
 
 def test_no_live_blocks_at_all() -> None:
-    """Nothing to judge is no error."""
+    """No sites are not an error."""
     table, verdicts = SiteTable(0), SiteVerdicts()
     assert verdicts.compute(table, iter(()), Clock()) == []
     assert verdicts.of_process(table, ()).verdict is Verdict.UNKNOWN
 
 
 def test_the_process(world: World) -> None:
-    """It leaks what its sites leak; its memory is known once it was noted for a while."""
+    """It leaks as much as its sites; its memory is known after some readings."""
     for _ in range(70):
         world.go_on(1)
         world.verdicts.observed.note_memory(world.clock.now_ns, world.began_ns, 100 << 20)
@@ -229,7 +229,7 @@ def test_the_process(world: World) -> None:
 
 @pytest.mark.parametrize("seconds", [70, 300, 811, 2_000])
 def test_the_rate_of_an_even_leak_is_right_for_long(world: World, seconds: int) -> None:
-    """The first bins have become wide by then: what is least in one is what was live at its beginning."""
+    """The first bins have become wide by then: the least in one is what was live at its beginning."""
     world.go_on(seconds)
     world.compute()
     assert world.verdicts.of(0, 70, 70).leak_bytes_per_s == pytest.approx(2300, rel=0.02)
@@ -306,7 +306,7 @@ def test_what_ends_keeps_the_verdict_from_before_its_end(world: World) -> None:
 
 
 def test_sites_that_are_one_have_one_verdict(world: World) -> None:
-    """Each row says so, and the rate is counted once."""
+    """Each row says so, and the rate counts once."""
     world.go_on(70)
     units = Units.of({0: "same", 1: "same"}, 2)
     world.verdicts.compute(world.table, world.blocks(), world.clock, units)
@@ -390,7 +390,7 @@ def test_a_cache_is_no_leak_for_what_is_beside_it(beside: str, period: int) -> N
 
 
 def test_sites_without_blocks_are_judged_by_their_figures(world: World) -> None:
-    """Of Go's heap nobody knows how old blocks are: that none is seen to survive says nothing."""
+    """The ages of blocks of Go's heap are unknown, so missing survivors prove nothing."""
     go = SiteKey(AllocationKind.GO_HEAP, 9)
     for second in range(1, 71):
         world.go_on(1)

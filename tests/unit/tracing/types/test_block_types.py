@@ -1,4 +1,4 @@
-"""What is told of the classes in blocks: of this test's own blocks, which imitate nothing."""
+"""Classes in blocks: with this test's own blocks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def clock() -> Clock:
 
 
 def told(clock: Clock, monkeypatch, found: list[FoundClass | None]) -> BlockTypes:
-    """The classes that are told of a site (23) with blocks of these."""
+    """The reported classes of a site (23) with these blocks."""
     monkeypatch.setattr(ClassReader, "read", lambda *_arguments: found)
     types = BlockTypes(read_process(os.getpid()).id, lambda names, _limit_s: READABLE, clock)
     sample = types.sample(a_table({23: 100}), no_rank)
@@ -88,7 +88,7 @@ def test_blocks_are_looked_at_seldom(clock, monkeypatch):
 
 
 def test_where_too_many_are_being_read_nobody_waits(clock):
-    """The types are left out of the answer, and asked for again with the next."""
+    """The types are omitted from the answer, and requested again with the next one."""
     jobs, may_end = Background("test", 1), threading.Event()
     jobs.do("another", may_end.wait, 0.0)
     types = BlockTypes(read_process(os.getpid()).id, lambda names, _limit_s: READABLE, clock)
