@@ -62,7 +62,8 @@ export function facts(...pairs) {
       .map(([name, value]) => element("li", {}, name + " ", element("b", {}, value))));
 }
 
-export function spark(values) {
+// `values` belong to bins of time that end at `ends_s`; older bins are longer.
+export function spark(values, ends_s) {
   const space = "http://www.w3.org/2000/svg";
   const picture = document.createElementNS(space, "svg");
   picture.setAttribute("role", "img");
@@ -73,9 +74,9 @@ export function spark(values) {
   picture.setAttribute("preserveAspectRatio", "none");
   if (values && values.length > 1) {
     const most = Math.max(...values, 1);
-    const step = 100 / (values.length - 1);
+    const at = (index) => (100 * (ends_s[index] - ends_s[0])) / (ends_s.at(-1) - ends_s[0]);
     const path = document.createElementNS(space, "path");
-    path.setAttribute("d", "M" + values.map((v, i) => `${(i * step).toFixed(1)} ${(19 - 18 * v / most).toFixed(1)}`)
+    path.setAttribute("d", "M" + values.map((v, i) => `${at(i).toFixed(1)} ${(19 - 18 * v / most).toFixed(1)}`)
       .join("L"));
     path.setAttribute("vector-effect", "non-scaling-stroke");
     picture.append(path);

@@ -42,7 +42,7 @@ export async function processView(pid, siteWanted) {
     ["blocks", "number detail", (site) => count(site.live_count)],
     ["growth", "number detail", (site) => rate(site.growth_bytes_per_s)],
     ["kind", "detail", (site) => site.kind],
-    ["history", "detail", (site) => spark(bySite.get(site.site))],
+    ["history", "detail", (site) => spark(bySite.get(site.site), history && history.ends_s)],
   ];
   const href = (site) => `#/process/${pid}/site/${site.site}`;
   const empty = report.sites.filter((site) => !site.live_bytes && site.verdict === "churn");
