@@ -84,7 +84,7 @@ def test_a_hole_in_the_middle_leaves_one_region():
 
 
 def test_munmap_goes_over_several_mappings_and_gaps():
-    """And takes what it meets."""
+    """And removes what it covers."""
     space = AddressMap()
     for first in (0, 4, 8):
         space.mapped(page(first), 3 * PAGE, A, 0, 1)
@@ -125,7 +125,7 @@ def moved(space: AddressMap, old: tuple[int, int], new: tuple[int, int], site=B,
 
 
 def test_mremap_that_grows_gives_the_growth_to_its_caller():
-    """What was there before stays its maker's."""
+    """The earlier part stays with its creator."""
     space = AddressMap()
     space.mapped(page(0), 3 * PAGE, A, 5, 1)
     moved(space, (0, 3), (0, 5))
@@ -310,7 +310,7 @@ def test_a_lost_result_counts_as_a_failure():
 
 
 def test_a_result_without_its_call_is_memory_that_nobody_knows():
-    """It cannot be told what was moved and what was added."""
+    """Moved and added memory cannot be distinguished."""
     space = AddressMap()
     space.put(1, page(0), PAGE, A, 9)
     assert owners(space, 0, 1) == [Special.BASELINE]
@@ -322,7 +322,7 @@ def test_a_result_without_its_call_is_memory_that_nobody_knows():
 
 
 def test_reserved_memory_is_committed_by_who_makes_it_accessible():
-    """One mprotect is one region, over several parts too; what is accessible does not change hands."""
+    """One mprotect is one region, also over several parts; accessible memory keeps its owner."""
     space = AddressMap()
     space.mapped(page(0), 10 * PAGE, Special.RESERVED, 5, 1)
     space.mapped(page(4), PAGE, A, 6, 1)
@@ -336,7 +336,7 @@ def test_reserved_memory_is_committed_by_who_makes_it_accessible():
 
 
 def test_committing_nothing_is_no_region():
-    """mprotect of what is accessible, of what is not mapped, and of no bytes."""
+    """mprotect of accessible memory, of unmapped memory, and of no bytes."""
     space = AddressMap()
     space.mapped(page(0), PAGE, A, 5, 1)
     for first, count in ((0, 1), (5, 1), (0, 0)):
@@ -366,7 +366,7 @@ def test_what_was_reserved_before_the_attach_can_be_committed():
 
 
 def test_the_allocators_memory_stays_the_allocators():
-    """Its arenas grow by mprotect and shrink by mprotect or madvise, partly on threads of its own."""
+    """Its arenas grow by mprotect and shrink by mprotect or madvise, partly on its own threads."""
     space = AddressMap()
     space.mapped(page(0), 5 * PAGE, Special.ALLOCATOR, 5, 1)
     space.protected(page(0), 2 * PAGE, False, COMMIT, 6, 1)
@@ -379,7 +379,7 @@ def test_the_allocators_memory_stays_the_allocators():
 
 
 def test_discarded_memory_is_not_live_until_it_is_committed_again():
-    """Only what was committed: a program that drops a buffer of its own still holds it."""
+    """Only committed memory: a program that drops a buffer of its own still holds it."""
     space = AddressMap()
     space.mapped(page(0), 4 * PAGE, Special.RESERVED, 5, 1)
     space.mapped(page(4), PAGE, A, 5, 1)
@@ -421,7 +421,7 @@ def test_counters_feed_the_site_table():
 
 
 def test_a_full_map_refuses_and_counts():
-    """What comes then is kept as bytes, and what was known stays known."""
+    """Further memory counts as bytes, and known memory stays known."""
     space = AddressMap(intervals_max=2)
     for n in range(5):
         space.mapped(page(n), PAGE, A, n, 1)
@@ -432,7 +432,7 @@ def test_a_full_map_refuses_and_counts():
 
 
 def test_resynchronise_agrees_with_proc():
-    """What is gone goes, what is new is nobody's, what agrees stays; the difference is in bytes."""
+    """Unmapped memory goes, new memory has no owner, and the rest stays; the difference is in bytes."""
     space = AddressMap()
     space.mapped(page(0), 4 * PAGE, A, 5, 1)
     space.mapped(page(6), 2 * PAGE, Special.RESERVED, 5, 1)
@@ -473,7 +473,7 @@ def test_resynchronise_ends_calls_under_way():
 
 
 def test_operations_stay_fast_with_100_000_intervals():
-    """What an operation costs is the few intervals it touches; a naive list takes milliseconds."""
+    """An operation costs as much as the few intervals it touches; a naive list takes milliseconds."""
     space = AddressMap()
     for n in range(100_000):
         space.mapped(page(2 * n), PAGE, A, n, 1)
@@ -563,7 +563,7 @@ class AgainstPages(RuleBasedStateMachine):
 
     @rule()
     def resynchronise_with_itself(self):
-        """With what it says itself, nothing differs but calls under way."""
+        """Compared with itself, only pending calls differ."""
         for tid in list(self.reference.moving):
             self.space.put_back(tid)
             self.reference.put_back(tid)

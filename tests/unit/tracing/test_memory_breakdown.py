@@ -97,7 +97,7 @@ def test_live_heap_blocks_are_those_of_heap_sites(program):
 
 
 def test_new_methods_are_summed_up_over_the_reports(program, tmp_path):
-    """And begun again with a map that was written anew."""
+    """And restarted with a rewritten map."""
     info = read_process(program.pid)
     # The perf map is looked for in the process' own /tmp: an entry of /proc with another root.
     proc = tmp_path / "proc"
@@ -165,7 +165,7 @@ def test_a_process_that_is_only_watched_has_an_allocator_without_books(tmp_path:
 
 
 def test_growth_is_counted_from_when_the_runtime_told(program):
-    """What it holds was there before; what comes afterwards is growth."""
+    """Its contents were there before; what follows is growth."""
     spaces = MemoryBreakdown()
     spaces.follow(read_process(program.pid))
 

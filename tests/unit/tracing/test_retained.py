@@ -1,4 +1,4 @@
-"""Samples of what stays alive, beside the figures of the heap itself."""
+"""Samples of surviving objects, besides the figures of the heap itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SAMPLED = [
 
 
 class Sampling:
-    """A runtime whose samples say so."""
+    """A runtime with these samples."""
 
     live_heap = object()
 
@@ -68,7 +68,9 @@ def test_samples_are_scaled_to_what_the_heap_holds() -> None:
     ],
 )
 def test_the_growth_of_samples_does_not_contradict_the_heap(heap: ManagedHeap | None, growth: float) -> None:
-    """Nothing grows in a heap that does not; before a verdict, and of a heap that is read, nobody knows."""
+    """Nothing grows in a heap that does not grow; before a verdict, and for a heap that is read, this is
+    unknown.
+    """
     found = fitted(SAMPLED, heap)
     assert sum(one.growth_bytes_per_s for one in found) == pytest.approx(growth)
     assert [one.live_bytes for one in found] == [one.live_bytes for one in SAMPLED]

@@ -73,7 +73,7 @@ def test_a_minute_of_growth_is_less_sure_than_ten() -> None:
 
 
 def test_growth_without_a_full_collection_is_no_leak_yet() -> None:
-    """What grew old may be garbage."""
+    """Old objects may be garbage."""
     found = heap([10 + 2.0 * i for i in range(60)])
     assert found.verdict is Verdict.GROWING
     assert "no full one" in found.reason
@@ -163,7 +163,7 @@ def test_a_leak_is_one_until_it_is_refuted() -> None:
 
 
 def test_a_collector_that_tolerates_more_garbage_refutes_nothing() -> None:
-    """G1 tolerates the more the larger the heap is: what it left alive for sure falls."""
+    """G1 tolerates more garbage the larger the heap is, so the memory that is certainly alive falls."""
     live = [10 + 2.0 * i for i in range(24)]
     for tolerated, verdict in ((0.3, Verdict.LEAK), (0.9, Verdict.LEAK)):
         found = heap(live, full=(23,), tolerated=tolerated, was_leak=True)
@@ -175,7 +175,7 @@ def test_a_collector_that_tolerates_more_garbage_refutes_nothing() -> None:
 @pytest.mark.parametrize("fills", [1, 2, 3, 4])
 @pytest.mark.parametrize("full_every", [4, 9, 14])
 def test_a_cache_that_fills_first_and_makes_garbage_later(fills: int, full_every: int) -> None:
-    """What its first collections have found says nothing of what leaks once it is full."""
+    """Its first collections say nothing about a leak once it is full."""
     alive = [10.0 + 50 * min(i / fills, 1) for i in range(80)]
     garbage = [3.0 * (i % full_every) for i in range(80)]
     for count in range(fills + 3, len(alive) + 1):
@@ -195,7 +195,7 @@ def test_little_that_fills_below_much_garbage(every: int) -> None:
 
 @pytest.mark.parametrize("leaks", [False, True])
 def test_a_collector_that_tolerates_garbage(leaks: bool) -> None:
-    """What is alive for certain after one full collection is not what was alive at most after another."""
+    """The certain minimum after one full collection is not the maximum after another."""
     live = [100 + (5.0 if leaks else 0.2) * i for i in range(60)]
     found = heap(live, full=tuple(range(0, 60, 10)), tolerated=0.2)
     assert found.verdict is (Verdict.LEAK if leaks else Verdict.GROWING)
@@ -242,7 +242,7 @@ class TestTheProcess:
         assert "not been collected yet" in found.reason
 
     def test_a_heap_that_was_committed_before(self) -> None:
-        """No call site commits it any more (-Xms as large as -Xmx): it explains what it grows by."""
+        """No call site commits it any more (-Xms as large as -Xmx): it explains its own growth."""
         growing = heap([10 + 2.0 * i for i in range(60)])
         found = with_managed_heap(self.growing(0.25 * MIB), growing, 0.0, self.NO_SITES)
         assert (found.verdict, found.reason) == (Verdict.GROWING, growing.reason)
@@ -287,7 +287,7 @@ class TestTheProcess:
         assert (found.limit_reached_s is None) is (limit_mib is not None)
 
     def test_a_heap_that_is_steady_reaches_no_limit(self) -> None:
-        """What it commits is all that grows, and does not go on."""
+        """Only its commits grow, and do not continue."""
         times_s = np.arange(0, 300, 5.0)
         host = MemoryLimit(MemoryLimitKind.HOST, 200 * MIB, 100 * MIB)
         verdict = classify_process(times_s, 1e8 + 0.25 * MIB * times_s, self.NO_SITES, (host,))
@@ -297,7 +297,7 @@ class TestTheProcess:
         assert (found.verdict, found.limit, found.limit_reached_s) == (Verdict.STEADY, None, None)
 
     def test_other_memory_that_grows(self) -> None:
-        """A heap that does not grow is no excuse for what it has no part in."""
+        """A heap that does not grow explains no other memory."""
         verdict = self.growing(1e6)
         steady = heap([34.0 + 0.1 * (i % 3) for i in range(60)], full=(0, 59))
         assert with_managed_heap(verdict, steady, 1e4, self.NO_SITES).verdict is Verdict.GROWING

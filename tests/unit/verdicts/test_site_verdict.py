@@ -1,4 +1,4 @@
-"""Verdicts on sites whose truth is known, because they were made up."""
+"""Verdicts on simulated sites, whose truth is known."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_what_it_is_instead(name: str, verdict: Verdict) -> None:
 
 
 def test_a_silence_of_a_few_recorded_blocks_is_no_plateau() -> None:
-    """Of a leak of 200 B/s one block in 4 KiB is one every 20 s: none for 40 s happens all the time."""
+    """A leak of 200 B/s sampled at 4 KiB has one block every 20 s: none for 40 s is common."""
     called = [
         verdict
         for seed in range(40)
@@ -112,7 +112,7 @@ def test_a_burst_that_was_sampled_well_is_a_plateau_once_it_is_over() -> None:
 
 @pytest.mark.parametrize("time_constant_s", [30, 60, 90])
 def test_what_fills_ever_more_slowly_is_never_called_a_leak(time_constant_s: float) -> None:
-    """A cache of 60 MB, which has more and more of what is wanted: looked at for ten minutes."""
+    """A cache of 60 MB that holds more and more of the requested keys: observed for ten minutes."""
     called = verdicts(sites.warm_up(30_000, time_constant_s, 2_000), *np.arange(20.0, 601, 20))
     assert [verdict for verdict in called if verdict.verdict is Verdict.LEAK] == []
     filling = next(one for one in called if one.verdict is Verdict.GROWING and "too early" not in one.reason)
@@ -129,7 +129,7 @@ def test_what_fills_ever_more_slowly_is_never_called_a_leak(time_constant_s: flo
     ],
 )
 def test_a_part_of_a_filling_cache_looks_straight(make: sites.Make) -> None:
-    """Keys wanted by Zipf's law fill it for ever, as a power of time: its last eighth is no leak."""
+    """Keys by Zipf's law fill it forever, as a power of time: its last eighth is not a leak."""
     at_s = (240.0, 300.0, 450.0, 600.0)
     called = [one.verdict for seed in range(8) for one in verdicts(make, *at_s, seed=seed)]
     assert called.count(Verdict.LEAK) <= 0.1 * len(called)
@@ -162,7 +162,7 @@ def test_what_grows_steadily_but_little_says_so() -> None:
 
 
 def test_a_leak_that_stops_after_it_was_called_one() -> None:
-    """The verdict is taken back."""
+    """The verdict is withdrawn."""
     leaking, stopped = verdicts(sites.stopping(20, 100), 90.0, 300.0)
     assert (leaking.verdict, stopped.verdict) == (Verdict.LEAK, Verdict.PLATEAU)
 
@@ -180,7 +180,7 @@ def test_the_first_seconds_are_unknown() -> None:
 
 
 def test_a_sampled_leak_needs_more_time() -> None:
-    """Where one of eight blocks is recorded, a leak of 10 blocks a second is still found in two minutes."""
+    """With one of eight blocks recorded, a leak of 10 blocks a second is still found in two minutes."""
     (found,) = verdicts(sites.sampled(sites.leak(10, 64), 512), 120.0)
     assert found.verdict is Verdict.LEAK
     assert found.leak_bytes_per_s == pytest.approx(640, rel=0.4)
@@ -219,7 +219,7 @@ def at(*born_s: float, count: int = 100) -> sites.Make:
     ],
 )
 def test_one_rise_says_when_it_was(now_s: float, ago_s: float, when: str) -> None:
-    """After a long observation hours are less than half of it: they are told, not called recent."""
+    """After a long observation, hours are less than half of it: they are stated, not called recent."""
     (found,) = verdicts(at(now_s - ago_s), now_s)
     assert found.verdict is Verdict.UNKNOWN
     assert found.reason.endswith(f"{when} that does not tell whether more will follow")
@@ -235,7 +235,7 @@ def test_a_rise_of_which_too_little_is_recorded() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_silence_is_one_where_enough_would_be_recorded(seed: int) -> None:
-    """What stopped when sampling became coarser has stopped: 90 blocks would have been recorded since."""
+    """It stopped when sampling became coarser: 90 blocks would have been recorded since."""
     made = sites.resampled(sites.stopping(50, 60, 1000), [(0, 0), (60, 1 << 16)])
     assert verdicts(made, 180.0, seed=seed)[0].verdict is Verdict.PLATEAU
 
@@ -244,7 +244,7 @@ def test_a_silence_is_one_where_enough_would_be_recorded(seed: int) -> None:
     "intervals", [[(0, 1 << 14)], [(0, 0), (60, 1 << 14)], [(0, 1 << 14), (60, 1 << 12)]]
 )
 def test_sampled_sessions_are_no_leaks(intervals: list[tuple[float, float]]) -> None:
-    """Where too few blocks are recorded to tell whether old ones stay, they are not said to."""
+    """Too few recorded blocks to know whether old ones stay: nothing is claimed."""
     made = sites.resampled(sites.sessions(100, 60), intervals)
     at_s = (70.0, 90.0, 120.0, 180.0)
     found = [each.verdict for seed in range(10) for each in verdicts(made, *at_s, seed=seed)]
@@ -252,7 +252,7 @@ def test_sampled_sessions_are_no_leaks(intervals: list[tuple[float, float]]) -> 
 
 
 def test_the_few_that_are_forgotten_are_found_among_many_in_flight() -> None:
-    """One of 50 blocks is kept for ever, the others live for eight seconds and go on dying."""
+    """One of 50 blocks is kept forever, the others live for eight seconds."""
     made = sites.mixed(sites.leak(5), sites.churn(250, 8))
     for seed in range(5):
         (found,) = verdicts(made, 200.0, seed=seed)
@@ -277,7 +277,7 @@ def test_what_other_sites_seem_to_gain_is_no_older_memory() -> None:
         assert [found.of(site).verdict for site in (0, 1)] == [small, Verdict.LEAK]
     found = classify_sites(measured, Context(replaced_count=1_000, churn_variance=1_000.0**2))
     assert found.of(0).verdict is Verdict.LEAK
-    # What the large one replaces is beyond the error of the small one.
+    # The older memory that the large one replaces exceeds the error of the small one.
     found = classify_sites(measured, Context(replaced_count=15_000, growth_variance=1_000.0**2))
     assert found.of(1).verdict is Verdict.GROWING
 

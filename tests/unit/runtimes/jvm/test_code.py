@@ -67,7 +67,7 @@ def test_a_process_that_cannot_be_read_is_left_alone_in_the_end(cache: type[Cach
 
 
 def test_its_way_to_the_memory_is_closed(cache: type[Cache]) -> None:
-    """Also if what the thread has found was never taken."""
+    """Also if the thread's result was never taken."""
     del cache
     code = JavaCode(os.getpid(), Layout())  # type: ignore[arg-type]
     code.refresh(0)
