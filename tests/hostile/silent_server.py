@@ -1,4 +1,4 @@
-"""A file system with one file, whose server answers a given number of opens and reads, and then never again."""
+"""A file system with one file, whose server answers some opens and reads, and then never again."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def attach(tracer, pid: int) -> str:
 
 
 def test_a_forged_debug_file_puts_no_breakpoint_anywhere(bystander, attacker, stripped) -> None:
-    """Neither in the attacker's process, which is refused with a reason, nor in root's, attached afterwards."""
+    """Neither in the attacker's process, which is refused with a reason, nor in root's, attached later."""
     tracer = bystander.tracer
     victim = Workload([stripped, 1, 23, 101])
     try:

@@ -54,7 +54,7 @@ def need_tool(name: str) -> str:
 
 @cache
 def bpftool_path() -> str:
-    """The path of a bpftool that runs. Ubuntu's command is a script that requires the running kernel's build."""
+    """The path of a bpftool that runs. Ubuntu's command is a script that needs the running kernel's build."""
     candidates = [shutil.which("bpftool"), *map(str, Path("/usr/lib").glob("linux-tools*/**/bpftool"))]
     for path in filter(None, candidates):
         if subprocess.run([path, "version"], capture_output=True, check=False).returncode == 0:

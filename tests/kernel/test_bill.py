@@ -30,7 +30,7 @@ def bill_of(tracer: Any, pid: int) -> tuple[dict[str, dict[str, Any]], dict[str,
 
 @pytest.mark.parametrize("attached", ["before", "after"])
 def test_freed_memory_is_told_from_live_blocks(tracer, workload, attached):
-    """Four arenas, nine of ten blocks freed: the lines equal those of mallinfo2, also from before the attach."""
+    """Four arenas, nine of ten blocks freed: the lines equal mallinfo2's, also from before the attach."""
     program = workload("fragmented")
     if attached == "before":
         tracer.attach_with_tables(program.pid)

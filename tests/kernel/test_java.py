@@ -305,7 +305,7 @@ def expected_stack(line: str) -> tuple[int, tuple[str, ...]]:
 
 
 def seen_stacks(blocks: dict[str, Any]) -> Iterator[tuple[int, tuple[tuple[str, ...], bool]]]:
-    """For each block of the native method: its size, the methods that called it, and whether these are all."""
+    """For each block of the native method: its size, the methods that called it, whether these are all."""
     for site in blocks["sites"]:
         if any(frame["function"] == "Java_JavaStacks_keep" for frame in site["stack"]):
             native, *callers = [frame["function"] for frame in site["stack"] if frame["kind"] == "jit"]

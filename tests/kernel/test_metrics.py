@@ -132,7 +132,7 @@ def test_a_site_leads_to_its_stack(scene: Scene):
 
 
 def test_the_bill_is_that_of_the_memory(scene: Scene):
-    """The bill is made again when the memory has changed by a tenth; until then it may be off by that much."""
+    """The bill is made again when memory has changed by a tenth; until then it may be off by that much."""
     memory = "max by (pid) (bpfleakd_process_anonymous_bytes{comm='growing'})"
     bill = "sum by (pid) (bpfleakd_process_bill_bytes{kind=~'heap_.+',comm='growing'})"
     wait_until(lambda: scene.prometheus.query(f"{bill} / {memory} > 0.8"))

@@ -58,7 +58,7 @@ def test_a_matching_program_is_recorded_soon_after_its_exec(daemon, workload):
 
 
 def test_no_stack_from_the_start_of_a_program_lacks_frames_in_silence(daemon, workload):
-    """Its tables may still be being built: every stack without a truncation mark reaches the program's start."""
+    """Its tables may still be being built: each stack without a truncation mark reaches the start."""
     tracer = daemon(policy=exact("many_sites"))
     program = workload("many_sites", 101)
     for _ in range(5):

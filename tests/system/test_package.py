@@ -53,7 +53,7 @@ def test_an_installed_package_is_a_running_service(without_package: Service):
 def test_an_upgrade_goes_on_with_the_configuration_and_the_tables(
     without_package: Service, package: Path, leaker: str
 ):
-    """A new daemon runs afterwards, with the administrator's configuration, and adopts the traced processes."""
+    """A new daemon runs then, with the administrator's configuration, and adopts the traced processes."""
     machine = without_package.machine
     install(machine, PACKAGE)
     without_package.start_with(configuration=BY_HAND)
