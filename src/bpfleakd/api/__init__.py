@@ -1,1 +1,1 @@
-"""The daemon's API: what it answers, over its unix socket and (reading only) over TCP."""
+"""The daemon's API, over its unix socket and (read-only) over TCP."""

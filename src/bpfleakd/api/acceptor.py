@@ -1,4 +1,4 @@
-"""Takes connections from a listening socket, and refuses what is over the limits before it costs anything."""
+"""Accepts connections from a listening socket, and cheaply refuses those beyond the limits."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ __all__ = ["Acceptor"]
 
 log = structlog.get_logger()
 
-# Accepted at a time; between two batches the loop serves the existing connections.
+# Connections accepted at a time; between two batches the loop serves the existing ones.
 _BATCH = 16
-# No descriptor or memory for another one: the kernel keeps those that wait.
+# The pause if there is no descriptor or memory for a connection: the kernel queues those that wait.
 _PAUSE_S = 1.0
-# One line of the log says how many were refused in so much time.
+# One log line per period reports the number of refusals.
 _REPORT_S = 60.0
 
 
 class Acceptor:
-    """Accepts on `listener` until `close`; `speak` makes the protocol of a connection."""
+    """Accepts on `listener` until `close`; `speak` creates the protocol of a connection."""
 
     def __init__(
         self,
@@ -52,12 +52,12 @@ class Acceptor:
         self._loop.add_reader(listener, self._accept)
 
     def may_answer(self, connection: Connection) -> bool:
-        """Whether there is room for one more unread answer of a connection."""
+        """Whether there is room for one more unread answer to a connection."""
         unsent = ((peer, each.unsent_bytes) for each, peer in self._connections.items())
         return has_room(self._connections.get(connection), unsent)
 
     async def close(self) -> None:
-        """Accept no more connections; those that were accepted are made at return, and stay."""
+        """Stop accepting. All accepted connections exist at return, and stay open."""
         self._loop.remove_reader(self._listener)
         for timer in self._timers.values():
             timer.cancel()
@@ -113,7 +113,7 @@ class Acceptor:
         self._admission.release(peer)
 
     def _report(self, peer: PeerKey) -> None:
-        """Log the first refusal, and then one line for all of a minute."""
+        """Log the first refusal, and then one line per minute for all."""
         if "report" not in self._timers:
             self._log_refused(peer)
             self._after(_REPORT_S, "report", lambda: self._report_more(peer))
@@ -138,7 +138,7 @@ class Acceptor:
 def _refuse(connection: socket.socket) -> None:
     """Send a refusal, if that is possible without waiting, and close."""
     with contextlib.suppress(OSError):
-        # Unread data would make the close a reset, which takes the answer with it.
+        # Unread data would turn the close into a reset, which discards the answer.
         connection.recv(16 << 10)
     with contextlib.suppress(OSError):
         connection.send(_REFUSAL)

@@ -1,7 +1,7 @@
-"""How many connections there may be, in total and for each peer.
+"""Limits the number of connections, in total and per peer.
 
-A peer is a user: of the unix socket always, of TCP if the connection comes from this machine. From elsewhere
-it is an address (of IPv6 the /64, which one machine commonly has).
+On the unix socket a peer is a user, and so it is on TCP for connections from this machine. From elsewhere it
+is an address (for IPv6 the /64, which one machine commonly has).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PeerKey = tuple[str, int | str]
 CONNECTIONS_MAX = 128
 PEER_CONNECTIONS_MAX = 32
 
-# What a peer, and all together, leave unread: beyond it no more is computed for them.
+# Maximum of unread bytes per peer, and of all together: beyond it, nothing more is computed for them.
 _PEER_UNSENT_MAX_BYTES = 2 << 20
 _UNSENT_MAX_BYTES = 8 << 20
 
@@ -36,20 +36,21 @@ class Admission:
         self.refused_count = 0
 
     def admit(self, peer: PeerKey) -> bool:
-        """Whether one more connection of `peer` may be; if so it counts until `release`."""
+        """Whether one more connection of `peer` is allowed; if so it counts until `release`."""
         is_admitted = self._open.take(peer)
         self.refused_count += not is_admitted
         return is_admitted
 
     def release(self, peer: PeerKey) -> None:
-        """A connection of `peer` is closed."""
+        """Count a connection of `peer` as closed."""
         self._open.give_back(peer)
 
 
 def has_room(peer: PeerKey | None, unsent: Iterable[tuple[PeerKey, int]]) -> bool:
-    """Whether one more answer to `peer` may wait to be read; `unsent`: what connections wait to send, bytes.
+    """Whether one more answer to `peer` may wait to be read.
 
-    A peer that has read all its answers always gets the next one, whatever others leave unread.
+    `unsent` are the bytes that each connection has yet to send. A peer that has read all its answers always
+    gets the next one, whatever others leave unread.
     """
     all_bytes = peer_bytes = 0
     for other, size_bytes in unsent:
@@ -59,7 +60,7 @@ def has_room(peer: PeerKey | None, unsent: Iterable[tuple[PeerKey, int]]) -> boo
 
 
 def peer_key(connection: socket.socket, address: object, users: LocalUsers) -> PeerKey:
-    """The user or host that a connection accepted from `address` counts for; OSError if it is closed."""
+    """The user or host to which a connection accepted from `address` counts; OSError if it is closed."""
     if connection.family == socket.AF_UNIX:
         return ("user", peer_of(connection).uid)
     uid = users.uid_of(connection)

@@ -1,4 +1,4 @@
-"""Answers in JSON, errors among them, each with a fitting status."""
+"""Answers in JSON, including errors, with their HTTP status."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bpfleakd.printable import without_surrogates
 
 __all__ = ["error_answer", "json_answer", "status_of"]
 
-# The status of an error class holds for its subclasses, unless they have their own.
+# The status of an error class applies to its subclasses, unless they have their own.
 _STATUS: dict[type[errors.BpfleakdError], HTTPStatus] = {
     errors.BpfleakdError: HTTPStatus.INTERNAL_SERVER_ERROR,
     errors.DaemonUnreachable: HTTPStatus.SERVICE_UNAVAILABLE,  # it is still starting
@@ -41,7 +41,7 @@ def status_of(error: errors.BpfleakdError) -> HTTPStatus:
 
 
 def error_answer(status: int, code: str, message: str, hint: str = "") -> Response:
-    """An error as docs/json.md has it."""
+    """An error in the format of docs/json.md."""
     return json_answer({"error": {"code": code, "message": message, "hint": hint}}, status)
 
 
@@ -52,7 +52,7 @@ def json_answer(answer: object, status: int = HTTPStatus.OK) -> Response:
 
 
 def _json(answer: object) -> bytes:
-    """A report and its lists are encoded item by item: msgspec keeps Python's lock until it returns."""
+    """Encode a report and its lists item by item: msgspec holds Python's lock until it returns."""
     if isinstance(answer, msgspec.Struct):
         members = ((field.name, getattr(answer, field.name)) for field in fields(answer))
         return b"{%b}" % b",".join(b'"%b":%b' % (name.encode(), _json(value)) for name, value in members)
@@ -65,5 +65,5 @@ def _encoded(value: object) -> bytes:
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:
-        # A name with bytes that are not UTF-8 (Python has them as surrogates); JSON cannot carry them.
+        # A name has bytes that are not UTF-8 (surrogates in Python), which JSON cannot contain.
         return msgspec.json.encode(without_surrogates(msgspec.to_builtins(value)))

@@ -106,10 +106,10 @@ def create_app(
     details: bool = True,
     local_names_only: bool = False,
 ) -> Handler:
-    """Return the application.
+    """The application.
 
-    `read_only` refuses every method but GET; `local_names_only` every host name of the world. Without
-    `details` no answer has addresses: of blocks, of code, of frames.
+    `read_only` refuses every method but GET; `local_names_only` refuses host names that are not local.
+    Without `details` no answer has addresses: of blocks, of code, of frames.
     """
     api = _Api(service, exposition, details=details)
     routes = [
@@ -157,7 +157,7 @@ def create_app(
 
 
 class _Api:
-    """The handlers: parameters in, an answer of the service out."""
+    """The handlers: they turn parameters into an answer of the service."""
 
     def __init__(self, service: Service, exposition: Exposition, *, details: bool) -> None:
         self._service = service
@@ -269,7 +269,7 @@ class _Api:
         return await self.rendered(json_answer, await self._service.profile(pid_of(request)))
 
     async def pprof(self, request: Request) -> Response:
-        # Go's own handlers have more parameters, which scrapers send whether they mean anything or not.
+        # Go's own handlers have more parameters, which scrapers may send.
         text = request.query.get("pid", "")
         pid = whole_number("pid", text, 1, PID_MAX) if text else await self._only_pid()
         profile = await self.rendered(pprof_profile, await self._service.profile(pid))
@@ -278,7 +278,7 @@ class _Api:
         return Response(profile, headers=headers)
 
     async def targets(self, request: Request) -> Response:
-        # A scraper reaches us by the name that it has just used.
+        # The address under which the scraper has just reached the daemon.
         return json_answer(
             scrape_targets(await self._service.processes(), request.headers.get("host", "localhost"))
         )
@@ -300,8 +300,8 @@ class _Api:
         return await self._service.report(pid, limit=None, sort=SortKey.LIVE)
 
     async def rendered(self, render: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run what makes a large answer in another thread: the loop feeds the watchdog and answers others."""
-        # One at a time: such an answer takes as much memory as what it is made of.
+        """Make a large answer in another thread: the loop feeds the watchdog and answers others."""
+        # One at a time: such an answer takes as much memory as its input.
         async with self._rendering:
             return await asyncio.to_thread(render, *args, **kwargs)
 
@@ -336,7 +336,7 @@ def _route(path: str, method: str, handler: Handler) -> Route:
                 log.info("api.not-done", path=request.path, reason=error.message)
             return error_answer(status_of(error), error.code, error.message, error.hint)
         except Exception:
-            # The client gets no traceback: it holds paths and values of ours.
+            # The client gets no traceback, since it contains internal paths and values.
             log.exception("api.failed", method=request.method, path=request.path)
             return error_answer(
                 HTTPStatus.INTERNAL_SERVER_ERROR,

@@ -1,6 +1,6 @@
-"""The client of the daemon's API, over its unix socket: what bpfleakctl speaks.
+"""The client of the daemon's API over its unix socket, used by bpfleakctl.
 
-An error that the daemon sends is raised here as the class that was raised there.
+It raises an error from the daemon as the same class as in the daemon.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class _UnixConnection(http.client.HTTPConnection):
 class DaemonClient:
     """The daemon behind `socket_path`. Each call opens a new connection.
 
-    Every method raises DaemonUnreachable, AccessDenied, or what the daemon answered.
+    Every method raises DaemonUnreachable, AccessDenied, or the daemon's error.
     """
 
     def __init__(self, socket_path: Path = DEFAULT_SOCKET_PATH, *, timeout_s: float = 30.0) -> None:
@@ -96,9 +96,9 @@ class DaemonClient:
     def attach(
         self, pid: int, mode: TracingMode | None = None, *, enable_profile: bool = False
     ) -> ProcessRow:
-        """Start to trace a process, in one of ATTACH_MODES; None: the daemon chooses.
+        """Start tracing a process, in one of ATTACH_MODES; None: the daemon chooses.
 
-        `enable_profile` as in Service.attach.
+        `enable_profile` is as in Service.attach.
         """
         timeout_s = max(self._timeout_s, _ATTACH_TIMEOUT_S)
         wanted = [f"mode={mode.value}"] if mode else []
@@ -115,7 +115,7 @@ class DaemonClient:
         return self._request("GET", "/v1/processes", ProcessList).processes
 
     def watched(self) -> tuple[WatchedProcess, ...]:
-        """Return every process whose memory is watched, those that grow first."""
+        """Every watched process, the growing ones first."""
         return self._request("GET", "/v1/watched", WatchedList).watched
 
     def supervised(self) -> tuple[SupervisedProcess, ...]:
@@ -123,7 +123,7 @@ class DaemonClient:
         return self._request("GET", "/v1/supervised", SupervisedList).supervised
 
     def matching(self, selection: ProcessSelection) -> tuple[int, ...]:
-        """Return the processes that are meant, but not this one."""
+        """The processes that match, without this one."""
         query = {"name": selection.name, "unit": selection.unit, "container": selection.container}
         given = urlencode({name: text for name, text in query.items() if text is not None})
         return self._request("GET", f"/v1/matching?{given}", MatchList).pids
@@ -136,9 +136,9 @@ class DaemonClient:
         sort: SortKey = SortKey.VERDICT,
         suppress: bool = True,
     ) -> LeakReport:
-        """Return the largest `limit` call sites of a process (all of them for None).
+        """The largest `limit` call sites of a process (all of them for None).
 
-        Here and below `suppress` leaves out those that a suppression fits.
+        Here and below `suppress` leaves out suppressed call sites.
         """
         query = {"sort": sort.value} | ({} if limit is None else {"limit": str(limit)})
         query |= {} if suppress else _UNSUPPRESSED
@@ -167,7 +167,7 @@ class DaemonClient:
         limit: int = BLOCKS_LISTED,
         suppress: bool = True,
     ) -> BlocksReport:
-        """Return outstanding blocks of one call site of a process, or of all."""
+        """Outstanding blocks of one call site of a process, or of all."""
         query = {"older_than_s": f"{older_than_s:.3f}", "limit": str(limit)}
         query |= {} if site is None else {"site": site}
         query |= {} if suppress else _UNSUPPRESSED
@@ -186,7 +186,7 @@ class DaemonClient:
         stop_limit_s: float = STOP_LIMIT_S,
         limit: int = 0,
     ) -> ScanReport:
-        """Look for blocks of a process that nothing points to, and return at most `limit` of them."""
+        """Search a process for blocks that nothing points to, and return at most `limit` of them."""
         query = {
             "older_than_s": f"{older_than_s:.3f}",
             "stop": str(stop).lower(),
@@ -197,7 +197,7 @@ class DaemonClient:
         return self._request("POST", f"/v1/processes/{pid}/scan?{urlencode(query)}", ScanReport, timeout_s)
 
     def types_price(self, pid: int) -> TypesPrice:
-        """Return how long counting its objects by type would stop a process."""
+        """How long counting objects by type would stop a process."""
         return self._request("GET", f"/v1/processes/{pid}/types", TypesPrice)
 
     def types(self, pid: int, *, stop: bool = True) -> TypesReport:
@@ -213,58 +213,58 @@ class DaemonClient:
         return self._request("GET", f"/v1/processes/{pid}/names", NamesReport)
 
     def request_names(self, pid: int) -> NamesReport:
-        """Have the runtime of a process write names down, and return which frames have names now."""
+        """Make the runtime of a process write names, and return which frames have names now."""
         timeout_s = max(self._timeout_s, _ATTACH_TIMEOUT_S)
         return self._request("POST", f"/v1/processes/{pid}/names", NamesReport, timeout_s)
 
     def heap_sample_price(self, pid: int) -> HeapSamplePrice:
-        """Return what it takes to sample the heap of a process through its inspector."""
+        """The cost of sampling a process' heap through its inspector."""
         return self._request("GET", f"/v1/processes/{pid}/heap-sample", HeapSamplePrice)
 
     def heap_sample(self, pid: int, *, sample_s: float) -> HeapSample:
-        """Sample the heap of a process for so long through its inspector, which is open meanwhile."""
+        """Sample a process' heap for `sample_s` through its inspector, which is open meanwhile."""
         query = urlencode({"sample_s": f"{sample_s:.3f}"})
         timeout_s = max(self._timeout_s, _SCAN_TIMEOUT_S)
         return self._request("POST", f"/v1/processes/{pid}/heap-sample?{query}", HeapSample, timeout_s)
 
     def survivors_price(self, pid: int) -> SurvivorsPrice:
-        """Return what it takes to sample who allocates what stays alive in a managed heap."""
+        """The cost of sampling the allocators of retained objects in a managed heap."""
         return self._request("GET", f"/v1/processes/{pid}/survivors", SurvivorsPrice)
 
     def survivors(self, pid: int, *, sample_s: float) -> SurvivorsReport:
-        """Have the runtime of a process sample for so long who allocates what stays alive."""
+        """Let the runtime of a process sample the allocators of retained objects for `sample_s`."""
         query = urlencode({"sample_s": f"{sample_s:.3f}"})
         timeout_s = max(self._timeout_s, _SCAN_TIMEOUT_S)
         return self._request("POST", f"/v1/processes/{pid}/survivors?{query}", SurvivorsReport, timeout_s)
 
     def history(self, pid: int, *, limit: int | None = None) -> StoredHistory:
-        """Return what the verdicts on the `limit` first call sites (all for None) are made of."""
+        """The input of the verdicts on the `limit` first call sites (None: all)."""
         query = "" if limit is None else f"?limit={limit}"
         return self._request("GET", f"/v1/processes/{pid}/history{query}", StoredHistory)
 
     def course(self, pid: int, site: str) -> StoredHistory:
-        """Return how much was live in one call site over time: its history without survivors."""
+        """The live memory of one call site over time: its history without survivors."""
         query = urlencode({"site": site, "survivors": "false"})
         return self._request("GET", f"/v1/processes/{pid}/history?{query}", StoredHistory)
 
     def compare(self, pid: int, *, from_ago_s: float | None, to_ago_s: float = 0.0) -> DiffReport:
-        """Return what changed in a process between two times, in seconds ago (None: since its attach)."""
+        """The changes of a process between two times, in seconds ago (None: since its attach)."""
         query = {"to_s": f"{to_ago_s:.3f}"} | ({} if from_ago_s is None else {"from_s": f"{from_ago_s:.3f}"})
         return self._request("GET", f"/v1/processes/{pid}/diff?{urlencode(query)}", DiffReport)
 
     def address_space(self, pid: int) -> AddressSpaceReport:
-        """Return what the memory of a process is made of."""
+        """The memory of a process by use."""
         return self._request("GET", f"/v1/processes/{pid}/maps", AddressSpaceReport)
 
     def reports(
         self, pid: int | None = None, *, limit: int = REPORTS_LISTED
     ) -> tuple[StoredReportEntry, ...]:
-        """Return the newest reports that are kept, of a pid or of all."""
+        """The newest stored reports, of a pid or of all."""
         query = {"limit": str(limit)} | ({} if pid is None else {"pid": str(pid)})
         return self._request("GET", f"/v1/reports?{urlencode(query)}", ReportList).reports
 
     def stored_report(self, number: int) -> StoredReport:
-        """Return a report that is kept."""
+        """A stored report."""
         return self._request("GET", f"/v1/reports/{number}", StoredReport)
 
     def stats(self) -> DaemonStats:

@@ -1,11 +1,11 @@
-"""A connection with deadlines, around the protocol that speaks HTTP.
+"""A connection with deadlines, around the HTTP protocol.
 
 Rules:
   - A request's headers are complete within `headers_s` of the connection, or of the request's first byte.
   - Between two requests a connection rests for `idle_s` at most.
-  - While there is something to send, the peer takes some of it in every `idle_s`.
+  - While there is data to send, the peer reads some of it within every `idle_s`.
 
-The HTTP protocol does not tell when a request begins and ends: the application does (gates.py).
+The application, not the HTTP protocol, reports when a request begins and ends (gates.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from msgspec import Struct
 
 __all__ = ["Connection", "Deadlines"]
 
-# A peer that takes less than this in `idle_s`, and not all there is, keeps memory busy on purpose.
+# A peer that reads less than this in `idle_s`, and not everything, occupies memory on purpose.
 _PROGRESS_BYTES = 64 << 10
 _NO_LIMIT = 1 << 62
 
@@ -37,9 +37,9 @@ class _Phase(Enum):
 
 
 class Connection(asyncio.Protocol):
-    """Passes everything to the protocol that `speak` makes, until a deadline passes.
+    """Passes everything to the protocol that `speak` creates, until a deadline passes.
 
-    `closed` is called once the connection is gone.
+    Calls `closed` once the connection is gone.
     """
 
     def __init__(
@@ -58,25 +58,25 @@ class Connection(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """What was answered and waits to be sent."""
+        """The bytes of answers that wait to be sent."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
-    # Called by the application
+    # Called by the application.
 
     def request_began(self) -> None:
-        """The headers of a request are complete, and it is being answered."""
+        """The headers of a request are complete, and its answer is being made."""
         self._enter(_Phase.ANSWERING)
 
     def request_ended(self) -> None:
-        """The answer is on its way."""
+        """The answer is being sent."""
         self._enter(_Phase.IDLE)
 
-    # Called by the loop
+    # Called by the loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        # The application never waits for the peer: what waits is here, where the deadlines see it.
+        # The application never waits for the peer: unsent data waits here, subject to the deadlines.
         transport.set_write_buffer_limits(high=_NO_LIMIT)
         self._enter(_Phase.HEADERS)
         self._inner.connection_made(transport)
@@ -101,7 +101,7 @@ class Connection(asyncio.Protocol):
         self._inner.connection_lost(exc)
         self._closed()
 
-    # Inside
+    # Internals.
 
     def _enter(self, phase: _Phase) -> None:
         self._phase = phase
@@ -128,10 +128,10 @@ class Connection(asyncio.Protocol):
         elif unsent_bytes or self._phase is _Phase.ANSWERING:
             self._arm()
         else:
-            # With nothing left to send this ends at once.
+            # This ends at once if nothing is left to send.
             self._transport.close()
 
     def _was_taken(self, unsent_bytes: int) -> bool:
-        """Whether the peer has taken some since the last look, or had less to take then."""
+        """Whether the peer has read some data since the last check, or everything."""
         grew = unsent_bytes > self._unsent_before
         return grew or unsent_bytes <= self._unsent_before - _PROGRESS_BYTES

@@ -17,20 +17,20 @@ __all__ = ["RequestTurns", "local_names_only_gate", "read_only_gate"]
 
 _READING = ("GET", "HEAD")
 
-# So many answers of an address are computed at a time; the others wait for their turn.
+# This many answers per address are computed at a time; further requests wait.
 _AT_ONCE = 2
-# How often, and with which pauses, a request looks whether the peer has read its answers.
+# How often, and with which pauses, a request checks whether the peer has read its answers.
 _ROOM_LOOKS = 100
 _ROOM_LOOK_S = 0.02
 # Answered from memory, so a scrape never waits.
 _PROMPT = re.compile(r"/metrics|/|/assets/.*")
 
-# A Host header with an address, or a name that is always this machine's (RFC 6761), and maybe a port.
+# A Host header with an address, or a name that always means this machine (RFC 6761), optionally with a port.
 _LOCAL_NAME = re.compile(r"(\[[0-9a-f:.]+\]|[0-9.]+|([a-z0-9-]+\.)*localhost\.?)(:[0-9]+)?", re.IGNORECASE)
 
 
 def read_only_gate(handler: Handler) -> Handler:
-    """Refuses, before any routing, whatever could change something."""
+    """Refuses, before any routing, requests that could change something."""
 
     async def gated(request: Request) -> Response:
         if request.method in _READING:
@@ -69,10 +69,10 @@ def local_names_only_gate(handler: Handler) -> Handler:
 
 
 class RequestTurns:
-    """Limits what the requests of an address cost at a time, and tells a connection when its requests begin.
+    """Limits the simultaneous cost of an address' requests, and tells connections when requests begin.
 
-    `may_answer` says whether a connection may have one more answer that waits to be read. If not, the request
-    waits: large answers that are being read are gone in a moment, and only those that nobody reads stay.
+    `may_answer` returns whether a connection may have one more unread answer. If not, the request waits:
+    large answers that are being read are gone in a moment; only those that nobody reads remain.
     """
 
     def __init__(self, handler: Handler, may_answer: Callable[[Connection], bool], *, queued: bool) -> None:
@@ -81,7 +81,7 @@ class RequestTurns:
         self._turn = asyncio.Semaphore(_AT_ONCE) if queued else None
 
     async def answer(self, connection: Connection, request: Request) -> Response:
-        """Return the answer, or the refusal of one more."""
+        """The answer, or the refusal of one more."""
         connection.request_began()
         if not await self._has_room(connection):
             return _BUSY

@@ -1,4 +1,4 @@
-"""HTTP/1.1 on a connection: h11 parses and frames, this passes requests to the application, one at a time."""
+"""HTTP/1.1 on a connection: h11 parses and frames; this passes requests to the application in order."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ __all__ = ["HttpProtocol"]
 
 log = structlog.get_logger()
 
-# A request line and its headers: ours have some hundred bytes, a browser's cookies may add thousands.
+# A request line and headers: bpfleakctl's have some hundred bytes, a browser's cookies may add thousands.
 _HEADERS_MAX_BYTES = 16 << 10
-# A large answer is handed over in pieces: others get their turn between them.
+# A large answer is sent in pieces, so others get their turn in between.
 _PIECE_BYTES = 256 << 10
 
 
 class HttpProtocol(asyncio.Protocol):
-    """Requests are answered in order, by `turns`; the body of a request means nothing.
+    """`turns` answers requests in order; the body of a request is ignored.
 
-    It is in `open_ones` while the connection is open.
+    The object is in `open_ones` while the connection is open.
     """
 
     def __init__(
@@ -45,13 +45,13 @@ class HttpProtocol(asyncio.Protocol):
         self._is_closing = False
 
     def close(self) -> None:
-        """Close once what is being answered is answered."""
+        """Close once current answers are sent."""
         self._is_closing = True
         if self._task is None and self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """End now, whatever is being done."""
+        """End now, whatever is in progress."""
         if self._task is not None:
             self._task.cancel()
         if self._transport is not None:
@@ -73,15 +73,15 @@ class HttpProtocol(asyncio.Protocol):
             self._transport.pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        # What was asked is still done: an attach is not undone because its client has gone.
+        # A request is still completed: an attach is not undone because its client has gone.
         self._transport = None
         self._open_ones.discard(self)
         self.closed.set()
 
-    # Inside
+    # Internals.
 
     def _proceed(self) -> None:
-        """Take what has arrived, up to the end of a request."""
+        """Process the received data, up to the end of a request."""
         while self._task is None and self._transport is not None:
             try:
                 event = self._http.next_event()
@@ -131,7 +131,7 @@ class HttpProtocol(asyncio.Protocol):
         self._proceed()
 
     def _refuse(self) -> None:
-        """Say so, if nothing was said yet, and close: what follows cannot be understood."""
+        """Refuse a request, unless the answer has begun, and close: the rest cannot be parsed."""
         assert self._transport is not None
         if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             response = error_answer(HTTPStatus.BAD_REQUEST, "bad-request", "this is not a valid HTTP request")

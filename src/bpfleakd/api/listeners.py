@@ -19,7 +19,7 @@ __all__ = ["bind_tcp", "bind_unix", "remove_stale"]
 
 _BACKLOG = 64
 
-# Root and the socket's group: users who may write to it decide which processes are traced.
+# Root and the socket's group: users with write access decide which processes are traced.
 _SOCKET_MODE = 0o660
 _PROBE_TIMEOUT_S = 1.0
 
@@ -27,9 +27,10 @@ log = structlog.get_logger()
 
 
 def bind_unix(path: Path, group: str | None = None) -> socket.socket:
-    """Return a socket that listens on `path`, its directory made and a dead daemon's socket file removed.
+    """A socket that listens on `path`; creates its directory and removes a dead daemon's socket file.
 
-    The file gets the group `group`; if that does not exist, our own group, and the log says so.
+    The file gets the group `group`; if that does not exist, the daemon's own group, and a log line reports
+    it.
 
     Raises AlreadyRunning if a daemon answers there, AccessDenied, or ConfigError naming `socket`.
     """
@@ -40,7 +41,7 @@ def bind_unix(path: Path, group: str | None = None) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX)
         try:
             listener.bind(str(path))
-            # Connecting is impossible before listen, so the umask's mode does no harm.
+            # Nobody can connect before listen, so the umask's mode does no harm.
             path.chmod(_SOCKET_MODE)
             _give_to_group(path, group)
             listener.listen(_BACKLOG)
@@ -87,7 +88,7 @@ def remove_stale(path: Path) -> bool:
         except ConnectionRefusedError:
             path.unlink()
             return True
-        except TimeoutError:  # it is listened to, and its queue is full
+        except TimeoutError:  # a process listens, and its queue is full
             pid = 0
         else:
             pid = peer_of(probe).pid
@@ -107,7 +108,7 @@ async def bind_tcp(address: str, port: int) -> socket.socket:
         family, _, _, _, sockaddr = found[0]
         listener = socket.socket(family, socket.SOCK_STREAM)
         try:
-            # A restarted daemon need not wait for the connections of the last one to time out.
+            # A restarted daemon need not wait for the timeout of the previous one's connections.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(sockaddr)
             listener.listen(_BACKLOG)

@@ -1,4 +1,4 @@
-"""Which user of this machine is at the other end of a TCP connection, as the kernel says (sock_diag(7)).
+"""Finds the user of this machine at the other end of a TCP connection, from the kernel (sock_diag(7)).
 
 All users share the loopback addresses: a limit by address would let one of them use up the share of all.
 """
@@ -24,7 +24,7 @@ _REQUEST = struct.Struct("=IHHII BBBBI HH16s16sI8s")
 # struct nlmsghdr, then struct inet_diag_msg: 4 bytes, the id, expires, receive queue, send queue, uid, inode.
 _ANSWER = struct.Struct("=IHHII 4s48s IIIII")
 
-# The kernel answers within the call; this is for one that does not answer at all.
+# The kernel answers within the call; this is for a kernel that does not answer at all.
 _TIMEOUT_S = 0.1
 
 
@@ -43,7 +43,7 @@ class LocalUsers:
             self._netlink.close()
 
     def uid_of(self, connection: socket.socket) -> int | None:
-        """The user who owns the other end of a TCP connection; None if it is on another machine.
+        """The owner of the other end of a TCP connection; None if it is on another machine.
 
         Raises ConnectionError if the other end is closed: then it has no owner.
         """
@@ -66,8 +66,8 @@ class LocalUsers:
             return None  # An error: there is no such socket.
         *_, uid, inode = _ANSWER.unpack_from(answer)
         if not inode:
-            # Without an owner the kernel says 0 (sock_i_uid, inet_twsk_diag_fill): anybody could use up the
-            # share of root with connections that they close at once.
+            # Without an owner the kernel reports 0 (sock_i_uid, inet_twsk_diag_fill): anybody could use up
+            # root's share with connections closed at once.
             raise ConnectionResetError
         return int(uid)
 

@@ -1,4 +1,4 @@
-"""A request, its headers read, and the answer to it."""
+"""A request with its headers, and the answer to it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["Handler", "Request", "Response", "request_for"]
 
 
 class Request(Struct, frozen=True):
-    """A request. Names of headers are in lower case; of a parameter that appears twice, `query` has the last.
+    """A request. Names of headers are in lower case; `query` has the last value of a repeated parameter.
 
-    `path_params` are the parts of the path that its route names. `peer` is who asks over the unix socket.
+    `path_params` are the parts of the path that its route names. `peer` is the client on the unix socket.
     """
 
     method: str
@@ -31,7 +31,7 @@ class Request(Struct, frozen=True):
 
 
 class Response(Struct):
-    """An answer, whole; `headers` get the body's length."""
+    """A complete answer; the body's length is added to `headers`."""
 
     body: bytes
     status: int = HTTPStatus.OK

@@ -1,4 +1,4 @@
-"""The page for people, at the address of the metrics: files of the package, and flame graphs.
+"""The web page, at the address of the metrics: files of the package, and flame graphs.
 
     GET    /                                   the page
     GET    /assets/{name}                      its scripts and styles
@@ -46,12 +46,12 @@ _ASSETS = (
     "vendor/uplot.js",
 )
 
-# Names come from traced programs: should one ever get into the page as markup, it can do nothing.
+# Names come from traced programs: this policy makes them harmless even if one reaches the page as markup.
 _PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; "
     "img-src data:"
 )
-# All of that page is in itself.
+# That page contains everything it needs.
 _FLAMEGRAPH_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
 _HEADERS = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "x-frame-options": "DENY"}
 
@@ -62,7 +62,7 @@ def page_response() -> Response:
 
 
 def asset_response(name: str) -> Response | None:
-    """Return a script or style of the page; None if it has none of that name."""
+    """A script or style of the page; None if there is none of that name."""
     if name not in _ASSETS:
         return None
     content_type = _TYPES["." + name.rpartition(".")[2]]

@@ -64,7 +64,7 @@ def limit_of(request: Request, highest: int = 1_000_000, *, lowest: int = 1) -> 
 def choice(
     request: Request, name: str, otherwise: _Choice, choices: Sequence[_Choice] | None = None
 ) -> _Choice:
-    """One of `choices`, by default of all that `otherwise` is one of."""
+    """One of `choices`, by default of all values of `otherwise`'s class."""
     possible = tuple(type(otherwise)) if choices is None else choices
     text = request.query.get(name, otherwise.value)
     for each in possible:
@@ -109,7 +109,7 @@ def yes_or_no(request: Request, name: str, otherwise: bool) -> bool:
 
 
 def whole_number(what: str, text: str, lowest: int, highest: int) -> int:
-    """The number that `text` is; `what` says in an error what should be one."""
+    """Parse a number; error messages call it `what`."""
     digits = text.isascii() and text.isdigit() and len(text) <= len(str(highest))
     if digits and lowest <= int(text) <= highest:
         return int(text)

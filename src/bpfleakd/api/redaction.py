@@ -1,6 +1,6 @@
-"""Answers without addresses, for an address that anybody on the machine can reach.
+"""Answers without addresses, for a TCP address that anybody on the machine can reach.
 
-Where the code of a process lies is what address space layout randomisation hides from other users.
+The addresses of a process' code are what address space layout randomisation hides from other users.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Report = TypeVar("Report", LeakReport, GroupedReport, DiffReport, StoredReport)
 
 
 def without_addresses(report: Report) -> Report:
-    """Return a report whose frames have the address 0; the offsets in their files stay."""
+    """A report whose frames have the address 0; the offsets in their files remain."""
     hidden = _HiddenFrames()
     match report:
         case LeakReport():
@@ -43,17 +43,17 @@ def without_addresses(report: Report) -> Report:
 
 
 class _HiddenFrames:
-    """Frames without their address, each made once: the stacks of a process share most of theirs."""
+    """Frames without their addresses, each created once: the stacks of a process share most of theirs."""
 
     def __init__(self) -> None:
         self._made: dict[int, Frame] = {}
 
     def stack(self, stack: tuple[Frame, ...]) -> tuple[Frame, ...]:
-        """The frames of a stack, which has to outlive this."""
+        """The frames of a stack, which must outlive this object."""
         return tuple(self._hidden(frame) for frame in stack)
 
     def site(self, site: _Site) -> _Site:
-        """A call site; its frames have to outlive this."""
+        """A call site, whose frames must outlive this object."""
         called_by = self._hidden(site.called_by) if site.called_by else None
         return replace(site, stack=self.stack(site.stack), called_by=called_by)
 

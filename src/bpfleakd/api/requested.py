@@ -1,6 +1,6 @@
-"""Handlers of what disturbs a process, on request only: scans, types, names and samples of a managed heap.
+"""Handlers that disturb a process, on request only: scans, types, names and samples of a managed heap.
 
-Whoever asks is logged, as for attach and detach.
+They log the requesting user, as attach and detach do.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = structlog.get_logger()
 
 
 class Requested:
-    """Parameters in, an answer of the service out; `rendered` runs what makes a large answer elsewhere."""
+    """The handlers; `rendered` makes large answers in another thread."""
 
     def __init__(
         self,

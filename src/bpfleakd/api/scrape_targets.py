@@ -13,9 +13,9 @@ __all__ = ["scrape_targets"]
 
 
 def scrape_targets(processes: Iterable[ProcessRow], address: str) -> list[dict[str, object]]:
-    """One target for each process that is traced now; all are at `address` (host:port).
+    """One target for each process that is currently traced, all at `address` (host:port).
 
-    `__param_pid` becomes `?pid=N` of the URL; `service_name` is what Pyroscope calls a program.
+    `__param_pid` becomes `?pid=N` of the URL; `service_name` is Pyroscope's name for a program.
     """
     return [
         {"targets": [address], "labels": _labels(row)}

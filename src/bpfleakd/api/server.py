@@ -1,7 +1,7 @@
-"""The sockets of the API: a unix socket with everything, and TCP (if wanted) that only reads.
+"""The sockets of the API: a unix socket for everything, and optional read-only TCP.
 
-Both are served in the daemon's own loop, without a web framework: those take 9 MB, as they import TLS,
-command lines and subprocesses.
+The daemon's own loop serves both, without a web framework: those take 9 MB, as they import TLS, command lines
+and subprocesses.
 """
 
 from __future__ import annotations
@@ -29,12 +29,15 @@ __all__ = ["ApiServer"]
 
 log = structlog.get_logger()
 
-# How long the daemon's end waits for answers that are being made or read.
+# How long the end of the daemon waits for answers in progress.
 _STOP_LIMIT_S = 2.0
 
 
 class ApiServer:
-    """Serves `service` until `stop`. Without `tcp` (address, port) only on the unix socket, also /metrics."""
+    """Serves `service` until `stop`.
+
+    Without `tcp` (address, port) only the unix socket, including /metrics.
+    """
 
     def __init__(
         self,
@@ -60,8 +63,8 @@ class ApiServer:
     async def start(self) -> None:
         """Bind both sockets and serve; at return a client can connect.
 
-        Raises ConfigError for an address that cannot be used, AccessDenied for a directory or port that
-        needs more rights, AlreadyRunning if another daemon answers on the socket. Nothing is left bound then.
+        Raises ConfigError for an unusable address, AccessDenied for a directory or port that requires more
+        rights, AlreadyRunning if another daemon answers on the socket, and then leaves nothing bound.
         """
         with contextlib.ExitStack() as undo:
             unix = undo.enter_context(contextlib.closing(bind_unix(self._socket_path, self._socket_group)))
@@ -89,7 +92,7 @@ class ApiServer:
         log.info("api.listening", socket=self._socket_path, address=self._tcp)
 
     async def stop(self) -> None:
-        """Answer what was asked, close the sockets and remove the socket file. May be called twice."""
+        """Finish current answers, close the sockets and remove the socket file. May be called twice."""
         running, self._running = self._running, []
         if running:
             await asyncio.gather(*(listening.stop() for listening in running))

@@ -1,6 +1,6 @@
-"""What the API asks of the daemon. The daemon implements it; the HTTP side and its tests need no more.
+"""The daemon's interface for the API. The daemon implements it; the HTTP side and its tests need no more.
 
-Every method may raise a BpfleakdError, which crosses to the client as it is.
+Every method may raise a BpfleakdError, which the client receives unchanged.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ __all__ = [
     "WatchedList",
 ]
 
-# The modes that a process a user can attach in.
+# The modes in which a user can attach.
 ATTACH_MODES = (TracingMode.EXACT, TracingMode.SAMPLED, TracingMode.AUTO, TracingMode.INSIDE)
 
 # Number of blocks in a list: the default, and the maximum.
 BLOCKS_LISTED = 1_000
 BLOCKS_LISTED_MAX = 100_000
-# Likewise of reports that are kept.
+# The same for stored reports.
 REPORTS_LISTED = 100
 REPORTS_LISTED_MAX = 10_000
 
@@ -70,46 +70,45 @@ HEAP_SAMPLE_MAX_S = 300.0
 
 
 class ProcessList(Struct, frozen=True):
-    """The answer to "what is being traced": an object rather than a list, so that it may grow."""
+    """The traced processes: an object rather than a list, so that it may grow."""
 
     processes: tuple[ProcessRow, ...]
 
 
 class WatchedList(Struct, frozen=True):
-    """The answer to "whose memory is being watched"."""
+    """The watched processes."""
 
     watched: tuple[WatchedProcess, ...]
 
 
 class SupervisedList(Struct, frozen=True):
-    """The answer to "what is done with the processes of this host, and why"."""
+    """The processes of this host, each with the policy's decision."""
 
     supervised: tuple[SupervisedProcess, ...]
 
 
 class MatchList(Struct, frozen=True):
-    """The answer to "which processes are that"."""
+    """The matching processes."""
 
     pids: tuple[int, ...]
 
 
 class ReportList(Struct, frozen=True):
-    """The answer to "what is remembered of processes that ended"."""
+    """The stored reports of processes that ended."""
 
     reports: tuple[StoredReportEntry, ...]
 
 
 class Service(Protocol):
-    """The daemon, as the API sees it. `pid` is in the daemon's pid namespace."""
+    """The daemon, as used by the API. `pid` is in the daemon's pid namespace."""
 
     async def attach(
         self, pid: int, mode: TracingMode | None = None, *, enable_profile: bool = False
     ) -> ProcessRow:
-        """Start to trace a process: EXACT, SAMPLED, INSIDE, or AUTO, which is sampled once exact costs too
-        much.
+        """Start tracing a process: EXACT, SAMPLED, INSIDE, or AUTO, which samples once exact costs too much.
 
-        None: INSIDE where a sampler inside the process announces its blocks, else EXACT. `enable_profile`
-        turns on the heap profile of a Go program, in its memory, until the detach.
+        None: INSIDE if a sampler inside the process announces its blocks, else EXACT. `enable_profile` turns
+        on the heap profile of a Go program, in its memory, until the detach.
         """
         ...
 
@@ -122,7 +121,7 @@ class Service(Protocol):
         ...
 
     async def watched(self) -> tuple[WatchedProcess, ...]:
-        """Return every process whose memory is watched, those that grow first."""
+        """Every watched process, the growing ones first."""
         ...
 
     async def supervised(self) -> tuple[SupervisedProcess, ...]:
@@ -130,15 +129,15 @@ class Service(Protocol):
         ...
 
     async def matching(self, selection: ProcessSelection, *, asking_pid: int) -> tuple[int, ...]:
-        """Return the processes that are meant, without `asking_pid`."""
+        """The processes that match, without `asking_pid`."""
         ...
 
     async def report(
         self, pid: int, *, limit: int | None, sort: SortKey, suppress: bool = True
     ) -> LeakReport:
-        """Return the largest `limit` call sites of a process (all of them for None).
+        """The largest `limit` call sites of a process (all of them for None).
 
-        Here and below `suppress` leaves out those that a suppression fits.
+        Here and below `suppress` leaves out suppressed call sites.
         """
         ...
 
@@ -161,14 +160,14 @@ class Service(Protocol):
     async def scan(
         self, pid: int, *, older_than_s: float, stop: bool, stop_limit_s: float, limit: int
     ) -> ScanReport:
-        """Look for blocks that nothing points to, and list at most `limit` of them.
+        """Search for blocks that nothing points to, and list at most `limit` of them.
 
         The process is stopped for at most `stop_limit_s`, or not at all.
         """
         ...
 
     async def types_price(self, pid: int) -> TypesPrice:
-        """Return how long counting its objects by type would stop a process."""
+        """How long counting objects by type would stop a process."""
         ...
 
     async def types(self, pid: int, *, stop: bool = True) -> TypesReport:
@@ -180,11 +179,11 @@ class Service(Protocol):
         ...
 
     async def request_names(self, pid: int) -> NamesReport:
-        """Have its runtime write names down, and use them."""
+        """Make its runtime write names, and use them."""
         ...
 
     async def heap_sample_price(self, pid: int) -> HeapSamplePrice:
-        """Return what it takes to sample its heap through its inspector."""
+        """The cost of sampling its heap through its inspector."""
         ...
 
     async def heap_sample(self, pid: int, *, sample_s: float) -> HeapSample:
@@ -192,36 +191,36 @@ class Service(Protocol):
         ...
 
     async def survivors_price(self, pid: int) -> SurvivorsPrice:
-        """Return what it takes to sample who allocates what stays alive."""
+        """The cost of sampling the allocators of retained objects."""
         ...
 
     async def survivors(self, pid: int, *, sample_s: float) -> SurvivorsReport:
-        """Have its runtime sample who allocates what stays alive, and what holds that."""
+        """Let its runtime sample the allocators of retained objects, and what refers to these."""
         ...
 
     async def history(
         self, pid: int, *, limit: int | None, site: str | None = None, survivors: bool = True
     ) -> StoredHistory:
-        """Return what the verdicts on the `limit` first call sites (all for None), or on one, are made of.
+        """The input of the verdicts on the `limit` first call sites (None: all), or on one.
 
-        Without survivors it is the course of live memory alone, for which no block has to be read.
+        Without survivors it only has live memory over time, for which no block is read.
         """
         ...
 
     async def compare(self, pid: int, *, from_ago_s: float | None, to_ago_s: float) -> DiffReport:
-        """Return what changed in a process between two times, in seconds ago (None: since its attach)."""
+        """The changes of a process between two times, in seconds ago (None: since its attach)."""
         ...
 
     async def address_space(self, pid: int) -> AddressSpaceReport:
-        """Return what the memory of a process is made of."""
+        """The memory of a process by use."""
         ...
 
     async def reports(self, pid: int | None, *, limit: int) -> tuple[StoredReportEntry, ...]:
-        """Return the newest reports that are kept, of a pid or of all."""
+        """The newest stored reports, of a pid or of all."""
         ...
 
     async def stored_report(self, number: int) -> StoredReport:
-        """Return a report that is kept."""
+        """A stored report."""
         ...
 
     async def stats(self) -> DaemonStats:

@@ -1,1 +1,1 @@
-"""Exporters: a report or a snapshot in, bytes out."""
+"""Exporters: turn a report or a snapshot into bytes."""

@@ -1,9 +1,9 @@
 """prometheus_client, imported without TLS.
 
-Its web server and its push client import ssl, and with it OpenSSL: 4 MB of the 64 MB that the daemon may
-have resident. bpfleakd uses the metric families, the registry and the text formats only, and speaks HTTPS to
-nobody. So while prometheus_client is imported, and with it http.client and urllib.request, an empty module
-stands for ssl.
+Its web server and its push client import ssl, and with it OpenSSL: 4 MB of the 64 MB that the daemon may have
+resident. bpfleakd uses the metric families, the registry and the text formats only, and speaks HTTPS to
+nobody. So an empty module replaces ssl during the import of prometheus_client, http.client and
+urllib.request.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
 
 
 class _NoTls(ModuleType):
-    """Every attribute is None: default arguments and annotations name some."""
+    """Every attribute is None, for default arguments and annotations."""
 
     def __getattr__(self, _name: str) -> None:
         return None

@@ -17,7 +17,7 @@ __all__ = ["collapsed_stacks"]
 
 
 def collapsed_stacks(report: LeakReport, value: StackValue) -> str:
-    """Return one line for each stack that has any of `value`."""
+    """One line for each stack with a nonzero `value`."""
     totals: Counter[str] = Counter()
     for site in report.sites:
         totals[_line(site)] += value_of(site, value)

@@ -12,7 +12,7 @@ __all__ = ["container_families"]
 
 
 def container_families(groups: Iterable[GroupMemory]) -> Iterator[Metric]:
-    """What they may use, what they use, and for what; a path occurs once."""
+    """Limit, use, and uses by kind; each path occurs once."""
     limit = GaugeMetricFamily(
         "bpfleakd_container_limit_bytes",
         "Memory limit of a control group with traced processes: the nearest of theirs.",

@@ -1,4 +1,4 @@
-"""Metrics of the daemon itself: what it is, does, misses, and has room for."""
+"""Metrics of the daemon itself: version, work, losses and capacities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a figure is that is exported, and the labels that tell processes apart."""
+"""Exported figures, and the labels that distinguish processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Gauge(Struct, Generic[T], frozen=True):
-    """`combine` makes one figure of those of several processes; None is not known, and left out."""
+    """`combine` makes one figure from those of several processes; None is unknown, and left out."""
 
     name: str
     unit: str
@@ -48,10 +48,10 @@ _LABELS: dict[MetricLabel, Callable[[ProcessSummary], str | None]] = {
 
 
 def label_value(label: MetricLabel, process: ProcessSummary) -> str:
-    """The value of a configured label; "" (to Prometheus: no such label) where the process has none."""
+    """The value of a configured label; "" (for Prometheus: no label) if the process has none."""
     return label_text(_LABELS[label](process) or "")
 
 
 def label_text(text: str, max_chars: int = _LABEL_CHARS, *, keep_end: bool = False) -> str:
-    """What a traced program chose, printable and of bounded length."""
+    """Text from a traced program, printable and of bounded length."""
     return shortened(printable(text), max_chars, keep_end=keep_end)

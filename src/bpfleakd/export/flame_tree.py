@@ -1,11 +1,11 @@
-"""Call sites as one tree of frames, outermost first: what flame graphs are drawn from.
+"""Call sites as one tree of frames, outermost first: the input of flame graphs.
 
-Every node's value is its own and its children's together. With a baseline a node also has how much more it is
-than there (`delta`); what was only in the baseline has the width that it had.
+Every node's value is its own and its children's together. With a baseline a node also has its difference from
+there (`delta`); a node that is only in the baseline has its width there.
 
 Stacks are rows of frame numbers, sorted: the nodes at one depth are the runs of rows that are equal so far,
-and their figures are sums over these runs. So ten thousand stacks cost numpy some milliseconds, and an object
-is made only for a node that is drawn.
+and their figures are sums over these runs. So ten thousand stacks cost numpy some milliseconds, and only
+drawn nodes become objects.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from bpfleakd.printable import printable
 
 __all__ = ["NODES_MAX", "CodeKind", "FlameNode", "FlameTree", "flame_tree"]
 
-# More than a screen has pixels, and as many as a browser draws without a pause.
+# More than the pixels of a screen, and as many as a browser draws without a pause.
 NODES_MAX = 20_000
 
 
 class CodeKind(StrEnum):
-    """Whose code a frame is: what it is coloured by."""
+    """The owner of a frame's code, which decides its colour."""
 
     PROGRAM = "program"
     LIBRARY = "library"
@@ -42,7 +42,7 @@ class CodeKind(StrEnum):
 
 
 class FlameNode(Struct):
-    """A frame, with all stacks that go through it. `width` is what it is drawn as wide as."""
+    """A frame, with all stacks that contain it. `width` is its drawn width."""
 
     name: str
     kind: CodeKind
@@ -54,12 +54,12 @@ class FlameNode(Struct):
 
     @property
     def delta(self) -> int:
-        """How much more it is than in the baseline."""
+        """The difference from the baseline."""
         return self.value - self.baseline
 
 
 class FlameTree(Struct, frozen=True):
-    """`root` stands for the process; so many nodes that it leaves out the narrowest ones, `left_out`."""
+    """The tree; `root` is the process, and `left_out` the number of the narrowest nodes left out."""
 
     root: FlameNode
     left_out: int
@@ -68,7 +68,7 @@ class FlameTree(Struct, frozen=True):
 def flame_tree(
     report: LeakReport, value: StackValue, baseline: LeakReport | None = None, *, nodes_max: int = NODES_MAX
 ) -> FlameTree:
-    """The tree of a report's sites, of at most `nodes_max` nodes and the root; the widest are kept."""
+    """The tree of a report's sites: the root and the widest `nodes_max` nodes."""
     process, frames = report.process, _Frames(report.process.exe)
     sites = (*report.sites, *(baseline.sites if baseline else ()))
     rows = frames.rows(sites)
@@ -95,7 +95,7 @@ def _add_nodes(
     numbers: NDArray[np.intp],
     shown: Sequence[tuple[str, CodeKind, str]],
 ) -> Iterator[tuple[int, FlameNode]]:
-    """Make nodes of those with these numbers in a level, and hang them onto their parents; yields both."""
+    """Create the nodes with these numbers of a level, and add them to their parents; yields both."""
     columns = (level.frames, level.parents, level.figures, level.widths)
     rows = zip(numbers.tolist(), *(column[numbers].tolist() for column in columns), strict=True)
     for number, frame, parent, (value, baseline), width in rows:
@@ -115,7 +115,7 @@ class _Level(Struct):
 
 
 def _levels(rows: NDArray[np.int32], figures: NDArray[np.int64]) -> list[_Level]:
-    """The levels of sorted rows, from the outermost frames on. Where a stack has ended its frame is 0."""
+    """The levels of sorted rows, from the outermost frames on. A stack that has ended has frame 0."""
     levels: list[_Level] = []
     begins = np.zeros(len(rows), bool)
     begins[:1] = True
@@ -128,14 +128,14 @@ def _levels(rows: NDArray[np.int32], figures: NDArray[np.int64]) -> list[_Level]
         levels.append(_Level(column[starts], parent_of_row[starts], sums, sums.max(axis=1)))
         parent_of_row = np.cumsum(begins) - 1
     for level, below in zip(levels[-2::-1], levels[:0:-1], strict=True):
-        # Every node has rows, and so something below, in the same order.
+        # Every node has rows, and thus a node in the next level, in the same order.
         first_children = np.flatnonzero(np.diff(below.parents, prepend=-1))
         np.maximum(level.widths, np.add.reduceat(below.widths, first_children), out=level.widths)
     return levels
 
 
 def _widest(levels: list[_Level], nodes_max: int) -> list[NDArray[np.bool_]]:
-    """Which nodes are drawn. A parent is at least as wide as its children, and comes before them."""
+    """Which nodes are drawn. A parent is at least as wide as its children, and precedes them."""
     if not levels:
         return []
     widths = np.concatenate([level.widths for level in levels])
@@ -147,7 +147,7 @@ def _widest(levels: list[_Level], nodes_max: int) -> list[NDArray[np.bool_]]:
 
 
 class _Frames:
-    """Numbers for frames, from 1: those of the same function and module have the same."""
+    """Numbers for frames, from 1: frames of the same function and module have the same number."""
 
     def __init__(self, exe: str) -> None:
         self._exe = exe.rpartition("/")[2]
@@ -157,7 +157,7 @@ class _Frames:
         self.shown: list[tuple[str, CodeKind, str]] = [("", CodeKind.NONE, "")]
 
     def rows(self, sites: Iterable[SiteReport]) -> NDArray[np.int32]:
-        """A row a site: the numbers of its frames, outermost first, and zeroes."""
+        """One row per site: the numbers of its frames, outermost first, and zeroes."""
         stacks = [list(self._numbers(site)) for site in sites]
         rows = np.zeros((len(stacks), max(map(len, stacks), default=0)), np.int32)
         for row, numbers in zip(rows, stacks, strict=True):

@@ -1,7 +1,7 @@
-"""Flame graphs in a page that can be searched and zoomed.
+"""Flame graphs as a page with search and zoom.
 
-It is drawn by d3-flame-graph, which is inside it. Colours say whose code a frame is; in a comparison red is
-what grew and blue what shrank. flamegraph_picture.py has the same without a script.
+The page contains d3-flame-graph, which draws it. Colours show the owner of a frame's code; in a comparison,
+red has grown and blue has shrunk. flamegraph_picture.py draws the same without a script.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COLOURS = {
 def flamegraph_json(
     report: LeakReport, value: StackValue, baseline: LeakReport | None = None
 ) -> dict[str, Any]:
-    """Return the tree as d3-flame-graph takes it, and what its page says around it."""
+    """The tree in d3-flame-graph's format, and the texts of its page."""
     tree = flame_tree(report, value, baseline)
     return {
         "title": tree.root.name,
@@ -44,7 +44,7 @@ def flamegraph_json(
 
 
 def flamegraph_html(report: LeakReport, value: StackValue, baseline: LeakReport | None = None) -> str:
-    """Return a page that needs nothing but a browser."""
+    """A self-contained page."""
     import html  # it has a table of all entities, 0.4 MB
 
     document = flamegraph_json(report, value, baseline)
@@ -80,7 +80,7 @@ def _unit(value: StackValue) -> str:
 
 
 def amount(number: int, value: StackValue) -> str:
-    """Return a number of what is shown, with its unit."""
+    """A number of the shown figure, with its unit."""
     match _unit(value):
         case "blocks":
             return f"{number:,} blocks"
@@ -100,7 +100,7 @@ _WORDS = {
 
 
 def subtitle(tree: FlameTree, value: StackValue, is_compared: bool) -> str:
-    """Return what all frames are together, in words."""
+    """The sum of all frames, in words."""
     words = [f"{amount(tree.root.value, value)} {_WORDS[value]}"]
     if is_compared:
         words.append(f"{amount(tree.root.baseline, value)} before")

@@ -53,7 +53,7 @@ def _draw(
     value: StackValue,
     most: int,
 ) -> None:
-    """A frame on its caller; `most` is the greatest change there is, 0 where nothing is compared."""
+    """Draw a frame on its caller; `most` is the greatest change, 0 without a comparison."""
     if width < _NARROWEST:
         return
     group = ElementTree.SubElement(svg, "g")

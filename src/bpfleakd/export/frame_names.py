@@ -1,4 +1,4 @@
-"""What a frame is called in formats that have one line of text for it."""
+"""The name of a frame in formats with one line of text per frame."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ __all__ = ["frame_name", "source_place"]
 
 
 def frame_name(frame: Frame) -> str:
-    """Return the function; without one the module and the offset in it, or at least the address.
+    """The function; without one the module and the offset in it, or at least the address.
 
-    "?" where even that is not to be shown (api/redaction.py).
+    "?" if even the address is hidden (api/redaction.py).
     """
     if frame.function:
         return printable(frame.function)
@@ -21,6 +21,6 @@ def frame_name(frame: Frame) -> str:
 
 
 def source_place(frame: Frame) -> tuple[str, int]:
-    """Return the file and the line (from 1) of a frame; ("", 0) if they are not known."""
+    """The file and the line (from 1) of a frame; ("", 0) if unknown."""
     file, _, line = (frame.location or "").rpartition(":")
     return (printable(file), int(line)) if file and line.isascii() and line.isdigit() else ("", 0)

@@ -1,4 +1,4 @@
-"""Metrics of what tracing costs, of what it may cost, and of what was done about it."""
+"""Metrics on the cost of tracing, its budget, and the measures against it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _NS_PER_S = 1_000_000_000
 class ExportedLimits(Struct, frozen=True):
     """The configured limits to compare the figures with.
 
-    `tables` are the capacities of the kernel's tables by name, `budget_percent` (of a core) is by what it is
-    for: a process, the host; `memory_bytes` is what the daemon itself may take.
+    `tables` are the capacities of the kernel's tables by name. `budget_percent` (of a core) is per scope: a
+    process, the host. `memory_bytes` is the limit of the daemon's own memory.
     """
 
     tables: Mapping[str, int] = msgspec.field(default_factory=dict)
@@ -28,7 +28,7 @@ class ExportedLimits(Struct, frozen=True):
 
 
 def guard_families(guard: GuardStats, limits: ExportedLimits) -> Iterator[Metric]:
-    """The families of the host; what each process pays is with its other figures."""
+    """The families of the host; the cost in each process is among its own figures."""
     yield GaugeMetricFamily(
         "bpfleakd_tracing_cores",
         "Processor time that tracing costs all traced processes together: 1 is a core.",

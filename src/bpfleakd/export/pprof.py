@@ -1,10 +1,10 @@
 """Profiles for `go tool pprof`, Pyroscope and Parca: gzipped protocol buffers.
 
-Format: https://github.com/google/pprof/blob/main/proto/profile.proto; what the fields below are numbered
-after. The sample types are those of Go's own heap profiles, in their order, so that viewers know them.
+Format: https://github.com/google/pprof/blob/main/proto/profile.proto; it defines the field numbers below. The
+sample types are those of Go's own heap profiles, in their order, so that viewers know them.
 
-A sample is a call site, or the share that one thread has in it. What it allocated is not known by thread: it
-stands with the site's own sample, so that every sum over all samples is right.
+A sample is a call site, or one thread's share of it. Allocations are not known by thread: they are in the
+site's own sample, so every sum over all samples is right.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def pprof_profile(profile: HeapProfile) -> bytes:
 
 
 class _Writer:
-    """One profile. Strings, functions and locations are numbered as they come."""
+    """Writes one profile. Strings, functions and locations are numbered in order of appearance."""
 
     def __init__(self, profile: HeapProfile) -> None:
         self._profile = profile
@@ -143,13 +143,13 @@ class _Writer:
         message.number(4, mapping.offset)
         message.number(5, self._string(printable(mapping.path)))
         message.number(6, self._string(mapping.build_id or ""))
-        # It is symbolised already: functions, file names, line numbers, inlined frames.
+        # It is already symbolised: functions, file names, line numbers, inlined frames.
         for field in (7, 8, 9, 10):
             message.number(field, 1)
         return message
 
     def _mapping_number(self, address: int) -> int:
-        """The number of the mapping around an address; 0 for code that no file holds."""
+        """The number of the mapping that contains an address; 0 for code outside of files."""
         index = bisect_right(self._starts, address) - 1
         return index + 1 if index >= 0 and address < self._mappings[index].end else 0
 
@@ -158,10 +158,10 @@ class _Writer:
 
 
 def _drop_frames(sites: Sequence[SiteReport]) -> str:
-    """The pattern of functions that pprof leaves out, with what they call, so that leaves are blamed.
+    """The pattern of functions that pprof removes with their callees, so that leaves are the blamed frames.
 
-    These are the frames between the allocator and the function blamed for a call site. A function that is
-    blamed somewhere, or calls one that is, stays everywhere.
+    These are the frames between the allocator and the blamed function of a call site. A function that is
+    blamed somewhere, or calls one that is, is never removed.
     """
     inner: set[str] = set()
     outer: set[str] = set()
@@ -179,17 +179,17 @@ def _drop_frames(sites: Sequence[SiteReport]) -> str:
 
 
 def _unparenthesized(name: str) -> str:
-    """A name as pprof matches it: up to the parameters."""
+    """A name in the form that pprof matches: without parameters."""
     return _PARAMETERS.split(name, maxsplit=1)[0]
 
 
 def _escaped(name: str) -> str:
-    """A pattern of Go's regexp for that text; re.escape writes escapes that it does not know."""
+    """A regular expression of Go for that text; re.escape writes escapes that Go does not support."""
     return re.sub(r"([\\.+*?()|\[\]{}^$])", r"\\\1", name)
 
 
 def _by_address(stack: Sequence[Frame]) -> Iterator[tuple[Frame, ...]]:
-    """A location each: the frames inlined at an address, and last the function that holds them."""
+    """Yield one location each: the frames inlined at an address, and last the function that contains them."""
     frames: list[Frame] = []
     for frame in stack:
         frames.append(frame)

@@ -1,4 +1,4 @@
-"""What is exported of processes: name, unit, meaning, and where each figure comes from."""
+"""Exported figures of processes: name, unit, meaning, and source."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ __all__ = ["BILL_GAUGES", "PROCESS_COUNTERS", "PROCESS_GAUGES", "ExportedProcess
 
 
 class ExportedProcess(Struct, frozen=True):
-    """A traced process with its figures from /proc (None after its end), its verdict, if any, its
-    managed heap, if a runtime reports it, and its number of goroutines, if it is a Go program."""
+    """A traced process with its exported data.
+
+    Its figures from /proc (None after its end), its verdict, if any, its managed heap, if a runtime reports
+    it, and its number of goroutines, if it is a Go program.
+    """
 
     traced: ProcessRow
     usage: ProcessUsage | None
@@ -177,7 +180,7 @@ PROCESS_GAUGES: tuple[Gauge[ExportedProcess], ...] = (
     ),
 )
 
-# By kind: together they are one metric with a label for it.
+# By kind: together they form one metric with a label for it.
 BILL_GAUGES: tuple[Gauge[ExportedProcess], ...] = tuple(
     Gauge(kind.value, "bytes", "", partial(_bill_bytes, kind)) for kind in BillKind
 )

@@ -1,9 +1,9 @@
-"""What is shown of processes and call sites: bounded, summed by labels, with counters that never fall.
+"""The exported series of processes and call sites: bounded, summed by labels, with counters that never fall.
 
-`metrics.max_series` is divided in advance, so that no snapshot can exceed it: two fifths for figures of
-processes, a tenth for their descriptions (bpfleakd_process_info), half for call sites.
+`metrics.max_series` is divided in advance, so no snapshot can exceed it: two fifths for figures of processes,
+a tenth for their descriptions (bpfleakd_process_info), half for call sites.
 
-Further processes are summed under the name `OTHERS`, so that sums cover all processes.
+Further processes are summed under the name `OTHERS`, so sums cover all processes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _GAUGES = (*PROCESS_GAUGES, *BILL_GAUGES)
 _SERIES_OF_PROCESS = len(_GAUGES) + len(PROCESS_COUNTERS)
 _SERIES_OF_SITE = len(SITE_GAUGES) + len(SITE_COUNTERS) + 2  # bpfleakd_site_verdict, bpfleakd_site_info
 
-# A leak that is small yet counts with what it will hold by tomorrow.
+# A leak that is still small is ranked by its size tomorrow.
 _AHEAD_S = 86_400
 
 _Labels = tuple[str, ...]
@@ -73,7 +73,7 @@ class SiteText(Struct, frozen=True):
 
 
 class ShownSite(Struct, frozen=True):
-    """A call site of the processes with some labels; `site` is the fingerprint.
+    """A call site of the processes with these labels; `site` is the fingerprint.
 
     `verdict` is the worst of theirs; None without a current one.
     """
@@ -87,7 +87,7 @@ class ShownSite(Struct, frozen=True):
 
 
 class ShownSeries(Struct, frozen=True):
-    """All that is exported of processes and call sites, and how many there was no room for."""
+    """All exported data on processes and call sites, and how many did not fit."""
 
     processes: dict[_Labels, Sums]
     infos: tuple[ProcessRow, ...]
@@ -98,12 +98,12 @@ class ShownSeries(Struct, frozen=True):
 
 
 class ProcessSeries:
-    """Takes in a snapshot at each tick; times are seconds of any clock that only goes forward."""
+    """Processes a snapshot at each tick; times are seconds of any monotonic clock."""
 
     def __init__(self, options: SeriesOptions) -> None:
         self._labels = options.labels
         processes, sites = options.max_series * 4 // 10, options.max_series // 2
-        # One place is for the others.
+        # One place is reserved for the others.
         self._process_choice: SeriesChoice[_Labels] = SeriesChoice(
             per_owner=options.max_series,
             total=max(0, processes // _SERIES_OF_PROCESS - 1),
@@ -124,7 +124,7 @@ class ProcessSeries:
         self._texts: dict[str, SiteText] = {}
 
     def update(self, snapshot: MetricsSnapshot, now_s: float) -> ShownSeries:
-        """What to export until the next tick."""
+        """The data to export until the next tick."""
         rows = [
             ExportedProcess(
                 row,
@@ -212,7 +212,7 @@ class ProcessSeries:
         return tuple(shown), len(found) - len(readings)
 
     def _remember_texts(self, chosen: Iterable[_SiteKey], reports: dict[str, SiteReport]) -> None:
-        """A fingerprint has one text, so that labels stay: the first, until the function has a name."""
+        """A fingerprint keeps one text, so labels are stable: the first, until the function has a name."""
         for site, report in reports.items():
             known = self._texts.get(site)
             if known is None or known.function == _UNKNOWN:
@@ -268,7 +268,7 @@ def _reading(row: ProcessRow, gauges: tuple[float | None, ...], counters: tuple[
 
 
 def _one_per_pid(processes: Iterable[ProcessRow]) -> list[ProcessRow]:
-    """Of several processes that had the same pid, keep the one that lives, else the last."""
+    """Of several processes with the same pid, keep the live one, else the last."""
     by_pid: dict[int, ProcessRow] = {}
     for process in processes:
         known = by_pid.get(process.process.pid)

@@ -1,11 +1,11 @@
-"""Prometheus metrics: a snapshot at each tick in, text out.
+"""Prometheus metrics: turns the snapshots of ticks into text.
 
 Rules:
 - The number of series is bounded by construction (export/process_series.py), whatever the snapshot holds.
-- A label set occurs once. Prometheus refuses a whole scrape for one that occurs twice: what has the same
-  labels is summed.
+- A label set occurs once, since Prometheus refuses a whole scrape with a duplicate: series with the same
+  labels are summed.
 - Label values are printable and of bounded length: traced programs choose most of them.
-- Counters take in every tick, whether anybody scrapes or not, and never fall while their series is there.
+- Counters include every tick, whether anybody scrapes or not, and never fall while their series exists.
 
 docs/metrics.md has every metric.
 """
@@ -42,7 +42,7 @@ from bpfleakd.model.process import ProcessRow
 
 __all__ = ["PrometheusExporter"]
 
-# Around the target of 50 ms a tick.
+# Around the target of 50 ms per tick.
 _TICK_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
 _SITE_LABELS = ("site", "kind", "function", "module")
@@ -76,7 +76,7 @@ class PrometheusExporter:
         )
 
     def update(self, snapshot: MetricsSnapshot, now_s: float, tick_s: float) -> None:
-        """Take in what there is after a tick that took `tick_s`; `now_s` only goes forward."""
+        """Add the snapshot after a tick that took `tick_s`; `now_s` is monotonic."""
         self._tick_duration.observe(tick_s)
         if snapshot is self._taken_in:
             return
@@ -108,7 +108,7 @@ class PrometheusExporter:
 
 
 class _SnapshotCollector(Collector):
-    """What the registry asks at each scrape."""
+    """The registry calls it at each scrape."""
 
     def __init__(self, families: Callable[[], Iterable[Metric]]) -> None:
         self._families = families
@@ -143,7 +143,7 @@ def _families(
 
 
 def _bills(sums: Mapping[tuple[str, ...], Sums], labels: tuple[str, ...]) -> Metric:
-    """The figures of a bill, which come after the other gauges."""
+    """The figures of a bill, which follow the other gauges."""
     metric = GaugeMetricFamily(
         "bpfleakd_process_bill_bytes",
         "What memory, resident or swapped, is spent on, by kind, when it had last changed by a tenth.",
@@ -158,11 +158,11 @@ def _bills(sums: Mapping[tuple[str, ...], Sums], labels: tuple[str, ...]) -> Met
 
 
 def _process_infos(rows: Iterable[ProcessRow], labels: tuple[MetricLabel, ...]) -> Metric:
-    """Which processes are behind labels that do not tell."""
+    """The processes behind labels that do not identify them."""
     metric = InfoMetricFamily("bpfleakd_process", "A traced process: PID, program and mode.", labels=labels)
     for row in rows:
         process = row.process
-        # Labels that are configured come first; the same name may not come twice.
+        # Configured labels come first; the same name may not occur twice.
         more = {
             "pid": str(process.pid),
             "exe": label_text(process.exe, keep_end=True),
@@ -192,7 +192,7 @@ def _site_verdicts(sites: Iterable[ShownSite], labels: tuple[str, ...]) -> Metri
 
 
 def _site_infos(sites: Iterable[ShownSite]) -> Metric:
-    """From a fingerprint to the stack: once, however many processes have it."""
+    """The stack of each fingerprint: once, however many processes have it."""
     metric = InfoMetricFamily(
         "bpfleakd_site",
         "A call site: its stack, from the thread's first function to the allocator's, cut at its start.",

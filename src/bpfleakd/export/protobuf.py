@@ -1,7 +1,7 @@
 """Writing protocol buffers: the two wire types that profiles need.
 
-Source: https://protobuf.dev/programming-guides/encoding/. The library would cost the daemon more memory than
-all reports together, for five messages without nesting to speak of.
+Source: https://protobuf.dev/programming-guides/encoding/. The library would take more of the daemon's memory
+than all reports together, for five nearly flat messages.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _VARINT, _BYTES = 0, 2
 
 
 class MessageWriter:
-    """One message, field by field. Fields with the value that a missing one has are left out."""
+    """One message, field by field. Fields with their default value are left out."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -31,7 +31,7 @@ class MessageWriter:
             self._field(field, packed)
 
     def text(self, field: int, value: str) -> None:
-        """A string, or an element of a repeated one: also if it is empty."""
+        """A string, or an element of a repeated one, even if it is empty."""
         self._field(field, value.encode(errors="backslashreplace"))
 
     def message(self, field: int, value: MessageWriter) -> None:
@@ -46,7 +46,7 @@ class MessageWriter:
 
 
 def _varint(value: int) -> bytes:
-    """Seven bits a byte, the lowest first; a negative number is the two's complement of 64 bits."""
+    """Seven bits per byte, the lowest first; a negative number is the two's complement of 64 bits."""
     value &= (1 << 64) - 1
     encoded = bytearray()
     while value > 0x7F:

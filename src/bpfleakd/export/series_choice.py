@@ -1,10 +1,10 @@
-"""Which series are exported: the largest, with hysteresis, never more than there is room for.
+"""Chooses the exported series: the largest, with hysteresis, within fixed limits.
 
 Rules:
   - At most `total` keys are chosen, and at most `per_owner` of one owner. Lingering keys are added to an
     owner's (at most as many again), but never beyond `total`.
-  - The weight of a chosen key counts `margin` more: only a key that is larger by so much replaces it. Two
-    that differ by less never take turns.
+  - The weight of a chosen key is increased by `margin`: only a key that is larger by more replaces it. Two
+    that differ by less never alternate.
   - A replaced or missing key lingers for `linger_s`, if there is room: Prometheus sees its last figures, and
     a key that returns in time never disappears.
 """
@@ -30,7 +30,7 @@ class Candidate(Struct, frozen=True):
 
 
 class SeriesChoice(Generic[K]):
-    """Remembers what was chosen; everything else is an argument."""
+    """Stores only what was chosen; everything else is an argument."""
 
     def __init__(self, *, per_owner: int, total: int, linger_s: float, margin: float = 0.25) -> None:
         self._per_owner = per_owner

@@ -6,8 +6,8 @@ Rules:
   - A counter never falls while its series exists: it adds the increases of each process, one by one, and
     keeps the counts of ended processes. (The sum over current processes would fall when one ends; Prometheus
     would treat that as a reset, and the rest of the sum as an increase.)
-  - A series begins with the counts of its processes since their attach. Of an adopted process, or one that
-    comes from another series, it adds only the counts from then on: the earlier ones were exported before.
+  - A series begins with the counts of its processes since their attach. For an adopted process, or one that
+    moves from another series, it adds only the later counts: the earlier ones were already exported.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Combine = Callable[[Iterable[float]], float]
 
 
 class SeriesReading(Struct, frozen=True):
-    """What one process says under one set of labels.
+    """The figures of one process under one set of labels.
 
-    A gauge is None if unknown. `age_s` is how long the process has been traced: a smaller one than before is
-    another process with the same PID, or another attach. `adopted`: another daemon counted before.
+    A gauge is None if unknown. `age_s` is how long the process has been traced: a smaller one than before
+    means another process with the same PID, or another attach. `adopted`: another daemon counted before.
     """
 
     gauges: tuple[float | None, ...]
@@ -39,7 +39,7 @@ class SeriesReading(Struct, frozen=True):
 
 
 class Sums(Struct, frozen=True):
-    """What is exported under one set of labels; None leaves a series out."""
+    """The exported sums under one set of labels; None leaves a series out."""
 
     gauges: tuple[float | None, ...]
     counters: tuple[float, ...]
@@ -61,7 +61,7 @@ class SeriesSums(Generic[G]):
 
     @property
     def groups(self) -> frozenset[G]:
-        """The labels under which something is exported."""
+        """The labels with exported figures."""
         return frozenset(self._groups)
 
     def update(
@@ -72,9 +72,9 @@ class SeriesSums(Generic[G]):
         *,
         exclusive: bool = False,
     ) -> dict[G, Sums]:
-        """Take in what the processes `pids` say (by group, then by pid); returns the sums of those `shown`.
+        """Add the readings of the processes `pids`, by group and pid; returns the sums of those `shown`.
 
-        `exclusive`: a process is in the one group in which it says something now.
+        `exclusive`: a process belongs only to the group in which it has a reading.
         """
         before, self._groups = self._groups, {}
         for key in shown:
@@ -107,6 +107,6 @@ class SeriesSums(Generic[G]):
         for index, combine in enumerate(self._combine):
             known = [part.gauges[index] for part in group.parts.values()]
             values = [value for value in known if value is not None]
-            # What is gone holds nothing; the least of nothing is not known.
+            # A sum over no process is 0; the least of none is unknown.
             gauges.append(combine(values) if values else 0.0 if combine is sum and not known else None)
         return Sums(tuple(gauges), tuple(group.totals))

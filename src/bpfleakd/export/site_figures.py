@@ -1,4 +1,4 @@
-"""What is exported of call sites: name, unit, meaning, and where each figure comes from."""
+"""Exported figures of call sites: name, unit, meaning, and source."""
 
 from __future__ import annotations
 

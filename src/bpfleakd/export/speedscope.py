@@ -27,7 +27,7 @@ _UNITS = {
 
 
 def speedscope_profile(profile: HeapProfile) -> str:
-    """Return the profile as JSON that speedscope opens; the first figure shown is what is live."""
+    """The profile as JSON for speedscope; its first figure is the live memory."""
     process = profile.report.process
     sites = profile.report.sites
     numbers: dict[tuple[str, str, int], int] = {}

@@ -1,4 +1,4 @@
-"""Which figure of a call site a picture of stacks is drawn by."""
+"""The figure of a call site by which stacks are drawn."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["StackValue", "value_of"]
 
 
 class StackValue(StrEnum):
-    """The figures that add up over call sites."""
+    """Figures that add up over call sites."""
 
     LIVE_BYTES = "live-bytes"
     LIVE_COUNT = "live-count"
@@ -22,7 +22,7 @@ class StackValue(StrEnum):
 
 
 def value_of(site: SiteReport, value: StackValue) -> int:
-    """Return the figure, in bytes, blocks or bytes a second; what shrank has no growth."""
+    """The figure, in bytes, blocks or bytes per second; shrinking sites have no growth."""
     match value:
         case StackValue.LIVE_BYTES:
             return site.live_bytes

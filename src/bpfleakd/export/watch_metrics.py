@@ -1,6 +1,6 @@
-"""Metrics of the processes whose memory is watched: a summary in, families out.
+"""Metrics of the watched processes, from their summary.
 
-All are figures of the host, but for the rate of the fastest growers, of which there are ten at most.
+All are figures of the host, except for the rates of the fastest growers, ten at most.
 """
 
 from __future__ import annotations

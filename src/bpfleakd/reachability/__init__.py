@@ -1,1 +1,1 @@
-"""Which outstanding blocks of a process are lost, from a copy of its memory. Pure, except for numpy."""
+"""Finds the lost blocks of a process in a copy of its memory. No I/O."""

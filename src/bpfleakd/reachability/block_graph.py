@@ -1,7 +1,7 @@
-"""Blocks that point to one another, as a graph of many nodes: numbers of blocks, no objects.
+"""Blocks that point to one another, as a graph of block numbers, without objects.
 
-A wide front of the search is taken as arrays, a narrow one (a linked list is one block wide) node by node:
-each would be a hundred times slower at the other.
+The search processes a wide front as arrays, and a narrow one (a linked list is one block wide) node by node:
+the other way is a hundred times slower in both cases.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Links(Struct, frozen=True, eq=False):
         return Links(self.sources[marks], self.targets[marks], self.offsets[marks])
 
     def to_starts(self) -> Links:
-        """Those that point to the start of a block."""
+        """The links to the start of a block."""
         return self.chosen(self.offsets == 0)
 
     def without_repeats(self) -> Links:
@@ -60,7 +60,7 @@ class Links(Struct, frozen=True, eq=False):
 
 
 class Graph:
-    """The links of `node_count` blocks, by where they begin."""
+    """The links of `node_count` blocks, by their sources."""
 
     def __init__(self, links: Links, node_count: int) -> None:
         keys = links.sources.astype(np.uint64) << np.uint64(32) | links.targets
@@ -71,15 +71,15 @@ class Graph:
         np.cumsum(np.bincount(links.sources, minlength=node_count), out=self.firsts[1:])
 
     def spread(self, front: NDArray[np.integer], marks: Marks) -> None:
-        """Mark all that can be reached from the nodes in `front`, which are marked already.
+        """Mark everything that can be reached from the nodes in `front`, which are already marked.
 
-        What is marked before is not gone through.
+        Does not continue through nodes that were marked before.
         """
         while len(front):
             front = self._step(front, marks) if len(front) > _WIDE else self._walk(front, marks)
 
     def spread_from_each(self, nodes: Sequence[int], marks: Marks) -> list[int]:
-        """The same from one node after the other; returns those not marked when it was their turn."""
+        """The same for one node after the other; returns those that were unmarked at their turn."""
         firsts, targets, is_marked = self.firsts.data, self.targets.data, marks.data
         starts = []
         for start in nodes:
@@ -108,8 +108,8 @@ class Graph:
         return fresh.astype(np.int64)
 
     def _walk(self, front: NDArray[np.integer], marks: Marks) -> NDArray[np.integer]:
-        """Node by node, until the front gets wide."""
-        # A memoryview gives plain numbers, without an object of numpy's for each.
+        """Search node by node, until the front gets wide."""
+        # A memoryview returns plain numbers, without creating a numpy object for each.
         firsts, targets, is_marked = self.firsts.data, self.targets.data, marks.data
         waiting = front.tolist()
         while waiting and len(waiting) <= 2 * _WIDE:
@@ -122,7 +122,7 @@ class Graph:
 
 
 def reachable_by(links: Links, seeds: Marks) -> Marks:
-    """All blocks that can be reached from the marked ones, and these."""
+    """The marked blocks, and all blocks that can be reached from them."""
     marks = seeds.copy()
     Graph(links, len(marks)).spread(np.flatnonzero(seeds), marks)
     return marks

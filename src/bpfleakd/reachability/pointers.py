@@ -1,17 +1,17 @@
-"""Words of a process' memory that point to its outstanding blocks.
+"""Finds words of a process' memory that point to its outstanding blocks.
 
 Rules:
   - A word points to the block that has its address: to its start, or into its interior. An empty block is one
     byte long. The end of a block is not part of it. (memcheck, LeakSanitizer)
   - Only aligned words count. (both)
-  - A word inside a block is a pointer of that block, and any other one a root: memory outside of known blocks
+  - A word inside a block is a pointer of that block; any other word is a root: memory outside of known blocks
     may be a block from before the attach, a mapping, a stack, a variable.
   - A block's pointers to itself do not count.
   - In memory with an allocator's own data, a word that can be glibc's pointer to the free chunk behind a
     block does not point to the block: a chunk begins with the last word of the block before it.
   - In heap memory of which every block is known (`HeapRanges`), memory outside of blocks is free or the
-    allocator's. Words there are not roots, once it is certain that no block was allocated there meanwhile.
-    The program may use the bytes that glibc adds to a block (malloc_usable_size): words there are roots.
+    allocator's. Words there are not roots if no block was allocated there meanwhile. The program may use the
+    bytes that glibc adds to a block (malloc_usable_size): words there are roots.
 
 Memory comes in pieces and is not stored. A pointer takes twelve bytes, and none if the block that it points
 to is known to be reachable already.
@@ -31,21 +31,21 @@ __all__ = ["BlockTable", "HeapRanges", "PointerScan", "Pointers"]
 
 # 17 MB of words that may be pointers, and three times as much during the search.
 _WORDS_MAX = 1 << 20
-# 96 MB of links, before those that do not matter any more are dropped.
+# 96 MB of links, before irrelevant ones are dropped.
 _LINKS_MAX = 8 << 20
-# Offsets are kept in 32 bits.
+# Offsets are stored in 32 bits.
 _OFFSET_MAX = (1 << 32) - 1
 
-# glibc malloc.c: a chunk is the block, the word with its size, and what is needed for a multiple of 16.
+# glibc malloc.c: a chunk is the block, the word with its size, and padding to a multiple of 16.
 _CHUNK_WORD_BYTES = np.uint64(8)
 _CHUNK_ALIGNMENT = np.uint64(16)
 _CHUNK_MIN_BYTES = np.uint64(32)
 
-# A block that has its own mapping begins here in its first page, and has all of the last one.
+# A block with a separate mapping begins here in its first page, and extends to the end of the last one.
 _MAPPED_OFFSET = np.uint64(16)
 _MAPPED_MIN_BYTES = np.uint64(64 << 10)
 _PAGE_MASK = np.uint64(4095)
-# 100 MB of words that may turn out to be roots or not. What is beyond that are roots.
+# 100 MB of words that may turn out to be roots or not. Further ones count as roots.
 _UNSETTLED_MAX = 4 << 20
 
 # Blocks this far apart are in different parts of the heap: addresses between them do not point to blocks.
@@ -70,18 +70,19 @@ class BlockTable:
         """The number of the block that each address is in; -1 for none."""
         if not len(self.starts):
             return np.full(len(addresses), -1, np.int64)
-        # In order, so that neighbours are searched among neighbours: ten times as fast in large tables.
-        # Stable, because that is fast for input that is sorted already, as places in memory are.
+        # In order, so neighbours are looked up together: ten times as fast in large tables. Stable, because
+        # that is fast for sorted input, which places in memory are.
         order = np.argsort(addresses, kind="stable")
         found = np.empty(len(addresses), np.int64)
         found[order] = np.searchsorted(self.starts, addresses[order], side="right") - 1
-        # The last block stands for those before the first, and does not hold them.
+        # For addresses before the first block, the index refers to the last block, which does not contain
+        # them.
         found[addresses >= self._ends[found]] = -1
         found[addresses < self.starts[0]] = -1
         return found
 
     def is_usable(self, addresses: Addresses) -> NDArray[np.bool_]:
-        """Whether addresses are in a block or in what glibc has rounded it up to."""
+        """Whether addresses are in a block or in glibc's padding of one."""
         if not len(self.starts):
             return np.zeros(len(addresses), bool)
         before = np.searchsorted(self.starts, addresses, side="right") - 1
@@ -92,7 +93,7 @@ class BlockTable:
         return (addresses < ends) & (before >= 0)
 
     def islands(self) -> list[tuple[int, int]]:
-        """Where the blocks are, from first address to last end: a few ranges with large gaps between."""
+        """The address ranges of the blocks: a few ranges with large gaps between."""
         if not len(self.starts):
             return []
         gaps = self.starts[1:] - self.starts[:-1]
@@ -116,11 +117,11 @@ class HeapRanges:
         return len(self._starts)
 
     def bytes_of(self, starts: Addresses, ends: Addresses) -> int:
-        """How much of some parts of memory is in it."""
+        """The size of the part of these ranges in it."""
         return int((self._below(ends) - self._below(starts)).sum())
 
     def _below(self, addresses: Addresses) -> NDArray[np.uint64]:
-        """How many bytes of it have lower addresses."""
+        """The number of its bytes below each address."""
         if not len(self):
             return np.zeros(len(addresses), np.uint64)
         lengths = self._ends - self._starts
@@ -138,10 +139,10 @@ class HeapRanges:
 
 
 class Pointers(Struct, frozen=True, eq=False):
-    """What was found: which blocks roots point to, and which blocks point to which.
+    """The result: the blocks that roots point to, and the links between blocks.
 
-    `root_starts` and `root_interiors` are a boolean for each block. Of the links to blocks in `reachable`
-    some were dropped: these blocks are reached from roots, by pointers to starts alone.
+    `root_starts` and `root_interiors` are a boolean for each block. Some links to blocks in `reachable` were
+    dropped: these blocks are reached from roots, by pointers to starts alone.
     """
 
     root_starts: NDArray[np.bool_]
@@ -151,14 +152,17 @@ class Pointers(Struct, frozen=True, eq=False):
 
 
 class PointerScan:
-    """Takes memory in, in any order, each piece once. `heap`: every block there is known, and glibc's."""
+    """Processes memory, in any order, each piece once.
+
+    `heap`: glibc's memory of which every block is known.
+    """
 
     def __init__(self, blocks: BlockTable, heap: HeapRanges | None = None) -> None:
         self._blocks = blocks
         self._heap = heap or HeapRanges()
         self._unsettled: list[tuple[Addresses, NDArray[np.int64], Addresses]] = []
         self._unsettled_count = 0
-        # Where there were words that are not roots: from the first to the last, of each range of the heap.
+        # The extent of words that are not roots, from the first to the last, for each range of the heap.
         self.dismissed: list[tuple[int, int]] = []
         self._islands = [(np.uint64(low), np.uint64(high - low)) for low, high in blocks.islands()]
         self._words: list[tuple[Addresses, Addresses, NDArray[np.bool_]]] = []
@@ -171,7 +175,7 @@ class PointerScan:
         self._reachable = np.zeros(len(blocks), bool)
 
     def add_roots(self, words: Addresses) -> None:
-        """Words that are in no memory: registers."""
+        """Add words outside of memory: registers."""
         words = words[self._may_point(words)]
         targets = self._blocks.find(words)
         self._root_words(targets[targets >= 0], words[targets >= 0])
@@ -179,9 +183,9 @@ class PointerScan:
     def add_memory(
         self, addresses: Addresses, lengths: NDArray[np.int64], words: Addresses, *, allocators: bool
     ) -> None:
-        """Pieces of memory: piece k is `lengths[k]` words from the aligned `addresses[k]` on.
+        """Add pieces of memory: piece k is `lengths[k]` words from the aligned `addresses[k]` on.
 
-        `allocators`: what is in no block may be an allocator's own.
+        `allocators`: words outside of blocks may be an allocator's own.
         """
         places = self._may_point(words)
         if not len(places):
@@ -196,10 +200,10 @@ class PointerScan:
             self._look_up()
 
     def pointers(self, in_use: BlockTable | None = None) -> Pointers:
-        """All that was found.
+        """The result.
 
-        `in_use` are the blocks that there were when the heap was read; if that is not known (None), all words
-        in it are roots that are in no block.
+        `in_use` are the blocks that existed when the heap was read; None if unknown: then all words outside
+        of blocks are roots.
         """
         self._look_up()
         self._settle(in_use)
@@ -207,12 +211,12 @@ class PointerScan:
         return Pointers(self._root_starts, self._root_interiors, links, self._reachable)
 
     def _may_point(self, words: Addresses) -> NDArray[np.intp]:
-        """Where words are that lie between the first and the last block of a part of the heap."""
+        """The positions of words between the first and the last block of a part of the heap."""
         if not self._islands:
             return np.empty(0, np.intp)
         marks = None
         for low, length in self._islands:
-            # Unsigned, so that one comparison does for both ends.
+            # Unsigned, so one comparison checks both ends.
             inside = (words - low) < length
             marks = inside if marks is None else np.logical_or(marks, inside, out=marks)
         assert marks is not None
@@ -248,7 +252,7 @@ class PointerScan:
     def _put_off(
         self, candidates: NDArray[np.bool_], places: Addresses, targets: NDArray[np.int64], words: Addresses
     ) -> NDArray[np.bool_]:
-        """Keep those of the candidates that are in heap memory but in no block; returns which they are."""
+        """Store those of the candidates that are in heap memory but in no block; returns which they are."""
         put_off = np.zeros(len(places), bool)
         if not len(self._heap) or self._unsettled_count > _UNSETTLED_MAX:
             return put_off
@@ -274,13 +278,13 @@ class PointerScan:
             self.dismissed.append((int(inside.min()), int(inside.max()) + 8))
 
     def _is_chunk_behind(self, targets: NDArray[np.int64], words: Addresses) -> NDArray[np.bool_]:
-        """Whether words are what glibc would call the chunk after that of the block they point into."""
+        """Whether words point to what would be the next glibc chunk after the block that they point into."""
         chunk_bytes = _chunk_bytes(self._blocks.sizes[targets])
         behind: NDArray[np.bool_] = words == self._blocks.starts[targets] + chunk_bytes - _CHUNK_ALIGNMENT
         return behind
 
     def _drop_links(self) -> None:
-        """Drop the links to blocks that are known to be reachable."""
+        """Drop the links to blocks that are already known to be reachable."""
         links = Links.joined(self._links)
         self._reachable = reachable_by(links.to_starts(), self._root_starts | self._reachable)
         links = links.chosen(~self._reachable[links.targets]).without_repeats()
@@ -289,7 +293,7 @@ class PointerScan:
 
 
 def _chunk_bytes(sizes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """What glibc needs for blocks of these sizes, with the word in front of each."""
+    """The sizes of glibc's chunks for blocks of these sizes, with the word before each."""
     needed = sizes + _CHUNK_WORD_BYTES + _CHUNK_ALIGNMENT - np.uint64(1)
     chunks: NDArray[np.uint64] = np.maximum(needed & ~(_CHUNK_ALIGNMENT - np.uint64(1)), _CHUNK_MIN_BYTES)
     return chunks

@@ -1,4 +1,4 @@
-"""The answers of a job that goes on, read as they come: nothing waits for them."""
+"""The answers of a continuing job, read as they arrive, without waiting."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class AnswerStream(Generic[T]):
     """Answers of one type, none longer than `bytes_max`. Closing it ends the job."""
 
     def __init__(self, channel: socket.socket, answer_type: type[T], bytes_max: int) -> None:
-        """`channel` is taken over."""
+        """Takes ownership of `channel`."""
         channel.setblocking(False)
         self._channel = channel
         self._type = answer_type
@@ -27,9 +27,9 @@ class AnswerStream(Generic[T]):
         self._pending = bytearray()
 
     def read(self) -> list[T]:
-        """What has come since the last time, in order; no more than about twice `bytes_max` at a time.
+        """The answers since the last call, in order; at most about twice `bytes_max` at a time.
 
-        Raises HelperFailed when the job has ended, or answers something else.
+        Raises HelperFailed when the job has ended, or its answer is invalid.
         """
         is_over = self._receive()
         answers = self._whole_messages()
@@ -39,7 +39,7 @@ class AnswerStream(Generic[T]):
 
     @property
     def is_open(self) -> bool:
-        """Whether it was not closed yet."""
+        """Whether it is still open."""
         return self._channel.fileno() >= 0
 
     def close(self) -> None:
@@ -47,7 +47,7 @@ class AnswerStream(Generic[T]):
         self._channel.close()
 
     def _receive(self) -> bool:
-        """Take in what has come; returns whether the other end has closed."""
+        """Receive available data; returns whether the other end has closed."""
         while len(self._pending) < 2 * self._bytes_max:
             try:
                 part = self._channel.recv(_READ_BYTES)

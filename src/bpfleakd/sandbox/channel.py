@@ -1,7 +1,7 @@
-"""Messages between the daemon and its helpers: a length, then MessagePack; descriptors travel beside.
+"""Messages between the daemon and its helpers: a length, then MessagePack, with descriptors attached.
 
-Both ends set the longest message that they take. One that sends more, or something else, is not listened to
-any further: `ChannelError`.
+Each end limits the length of messages that it accepts. A longer or invalid message ends the communication:
+`ChannelError`.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ T = TypeVar("T")
 
 
 class ChannelError(Exception):
-    """The other end is gone, late, or sends what no message is."""
+    """The other end is gone, late, or sends invalid messages."""
 
 
 class HelperFailed(Exception):
-    """A job was not done: why."""
+    """A job failed, with the reason."""
 
 
 class JobFailed(HelperFailed):
-    """A job was not done, as it says itself: because of what it was given."""
+    """A job reports that it failed because of its input."""
 
 
 def send(channel: socket.socket, message: object, descriptors: Sequence[int] = ()) -> None:
@@ -66,12 +66,12 @@ def receive(
     deadline_s: float | None = None,
     bytes_max: int = MESSAGE_BYTES_MAX,
 ) -> T:
-    """Receive a message of a type by a time (CLOCK_MONOTONIC). Raises ChannelError."""
+    """Receive a message of a type before a deadline (CLOCK_MONOTONIC). Raises ChannelError."""
     return decoded(_received(channel, deadline_s, bytes_max, b""), kind)
 
 
 def receive_with_descriptors(channel: socket.socket, kind: type[T]) -> tuple[T, list[int]]:
-    """Receive a message and the descriptors beside it, which are the caller's. Raises ChannelError."""
+    """Receive a message and its descriptors, which the caller then owns. Raises ChannelError."""
     ancillary_bytes = socket.CMSG_SPACE(DESCRIPTORS_MAX * 4)
     try:
         begin, beside, _flags, _address = channel.recvmsg(
@@ -126,8 +126,10 @@ def decoded(data: bytearray, kind: type[T]) -> T:
 
 
 def message_extent(data: bytearray, bytes_max: int) -> tuple[int, int] | None:
-    """Where the message at the beginning begins and ends; None if too little has come. Raises ChannelError
-    if it is longer than `bytes_max`."""
+    """The extent of the first message; None if it is incomplete.
+
+    Raises ChannelError if it is longer than `bytes_max`.
+    """
     if len(data) < _LENGTH.size:
         return None
     (size_bytes,) = _LENGTH.unpack_from(data)

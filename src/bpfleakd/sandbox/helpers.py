@@ -1,12 +1,12 @@
-"""Helpers as the daemon sees them: a job is ordered, and its answers are waited for as long as they may take.
+"""The daemon's side of helpers: orders jobs, and waits for their answers within limits.
 
 Rules:
 - A job gets open descriptors and plain values, never paths.
-- A separate process does each job (zygote.py). Its answer is an opinion about the files that it got, and is
+- A separate process does each job (zygote.py). Its answer only concerns the files that it received, and is
   stored for these only.
-- The tracing thread calls nothing here: a job waits for its helper.
+- The tracing thread calls nothing here, since a job waits for its helper.
 - The zygote starts when jobs are expected, and ends after a while without one: an idle daemon has no helper.
-- A job that goes on as long as it is listened to (`follow`) ends with the daemon, however that ends.
+- A continuing job (`follow`) ends when its stream is closed, or with the daemon, however that ends.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ T = TypeVar("T")
 _START_TIMEOUT_S = 30.0
 _IDLE_S = 20.0
 _MEMORY_BYTES_MAX = 2 << 30
-# A file may make a helper say anything: no more than this is listened to.
+# A malicious file may make a helper answer anything: longer answers are refused.
 ANSWER_BYTES_MAX = 4 << 20
 
 
 class Helpers:
-    """Does jobs of some modules; used by any thread."""
+    """Runs jobs of some modules; thread-safe."""
 
     def __init__(self, modules: Sequence[str]) -> None:
         self._modules = tuple(modules)
@@ -46,7 +46,7 @@ class Helpers:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._used_s = 0.0
-        # Jobs that go on: what they share with the zygote, further jobs share, too.
+        # Continuing jobs: they share with the zygote, and further jobs share it too.
         self._streams: WeakSet[AnswerStream[Any]] = WeakSet()
         self._ended = threading.Event()
 
@@ -68,8 +68,8 @@ class Helpers:
 
         It may take `limit_s` by the clock, `cpu_s` of a processor (as much, otherwise), and each answer no
         longer than `answer_limit_s`. Raises HelperFailed, also if there are more than `answers_max`, or one
-        of more than `bytes_max`. `on_spent` is told the CPU time in seconds that a job took, as
-        the helper says; then it is known to be whole, and one that used up its time fails, too.
+        of more than `bytes_max`. `on_spent` receives the CPU time in seconds that the helper reports. This
+        report also shows that the answers are complete; a job that used up its time fails, too.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with ours:
@@ -122,7 +122,7 @@ class Helpers:
     def follow(
         self, job: str, arguments: object, files: Sequence[int], answer_type: type[T], *, cpu_s: int
     ) -> AnswerStream[T]:
-        """Order a job that goes on until its answers are closed, or it has used so much CPU time.
+        """Order a job that continues until its stream is closed, or its CPU time is used up.
 
         Raises HelperFailed.
         """
@@ -141,7 +141,7 @@ class Helpers:
         return stream
 
     def prepare(self) -> None:
-        """Have the zygote run, which takes a moment, before a job is in a hurry. Raises HelperFailed."""
+        """Start the zygote, which takes a moment, before a job is urgent. Raises HelperFailed."""
         with self._lock:
             self._used_s = time.monotonic()
             try:
@@ -151,7 +151,7 @@ class Helpers:
                 raise HelperFailed(str(error)) from error
 
     def prepare_soon(self) -> None:
-        """The same, without waiting for it; a failure shows when a job is ordered."""
+        """The same without waiting; a failure shows when a job is ordered."""
         threading.Thread(target=self._prepare_quietly, name="helpers-start", daemon=True).start()
 
     def _prepare_quietly(self) -> None:
@@ -159,7 +159,7 @@ class Helpers:
             self.prepare()
 
     def close(self) -> None:
-        """End the zygote; it is started again when it is needed."""
+        """End the zygote; it starts again on demand."""
         with self._lock:
             self._end()
 
@@ -183,7 +183,7 @@ class Helpers:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs:
             command = [sys.executable, "-P", "-m", "bpfleakd.sandbox.zygote", str(theirs.fileno())]
-            # Threads of numpy's would be gone in the children.
+            # Threads of numpy would be missing in the children.
             self._process = subprocess.Popen(
                 [*command, *self._modules],
                 stdin=subprocess.DEVNULL,
@@ -215,7 +215,7 @@ class Helpers:
                 self._end()
 
     def _idle_left_s(self) -> float:
-        """How long the zygote will stay, if nothing is ordered."""
+        """How long the zygote will stay without orders."""
         if any(stream.is_open for stream in list(self._streams)):
             return _IDLE_S
         return self._used_s + _IDLE_S - time.monotonic()
@@ -232,7 +232,7 @@ class Helpers:
 
 
 def _is_over(channel: socket.socket, deadline_s: float) -> bool:
-    """Whether the other end has closed, after waiting for it or for an answer."""
+    """Whether the other end has closed, after waiting for that or for an answer."""
     channel.settimeout(max(0.001, deadline_s - time.monotonic()))
     try:
         return not channel.recv(1, socket.MSG_PEEK)

@@ -71,7 +71,7 @@ LONG_LIVED = frozenset({*WORKER, *_FORKING.values(), _CLONE})
 
 
 def lock_down(system_calls: Collection[int]) -> None:
-    """Give up everything but these system calls; may be called again for fewer. Raises OSError."""
+    """Give up everything but these system calls; a later call may reduce them further. Raises OSError."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     if _CLONE in system_calls:
         _give_up_identity()
@@ -82,7 +82,7 @@ def lock_down(system_calls: Collection[int]) -> None:
 
 
 def limit(*, memory_bytes: int, cpu_s: int, descriptors: int) -> None:
-    """Limit what this process may take; more CPU time ends it."""
+    """Limit the resources of this process; exceeding the CPU time ends it."""
     for kind, value in (
         (resource.RLIMIT_AS, memory_bytes),
         (resource.RLIMIT_CPU, cpu_s),
@@ -94,7 +94,7 @@ def limit(*, memory_bytes: int, cpu_s: int, descriptors: int) -> None:
 
 
 def seccomp_program(system_calls: Collection[int]) -> bytes:
-    """The filter: 8 bytes an instruction (struct sock_filter)."""
+    """The filter: 8 bytes per instruction (struct sock_filter)."""
     allowed = sorted(system_calls)
     code = [
         _instruction(_LOAD, _ARCH),
@@ -103,7 +103,7 @@ def seccomp_program(system_calls: Collection[int]) -> bytes:
         _instruction(_LOAD, _NR),
         _instruction(_AT_LEAST, _X32_BIT, 0, 1),
         _instruction(_RETURN, _RET_KILL),
-        # Memory may be mapped, but never to be executed; a fork may come with no flags but its own.
+        # Memory may be mapped, but never as executable; clone is allowed with fork's flags only.
         *_unless_argument(_MMAP, 2, _PROT_EXEC),
         *_unless_argument(_MPROTECT, 2, _PROT_EXEC),
         *_unless_argument(_CLONE, 0, 0xFFFFFFFF & ~_FORK_FLAGS, only_if=_CLONE in system_calls),
@@ -141,7 +141,7 @@ def _sock_fprog(buffer: ctypes.Array[ctypes.c_char], length: int) -> ctypes.Arra
 
 
 def _give_up_identity() -> None:
-    # Each if we may: the allowed system calls open nothing, whatever our user.
+    # As far as permitted: the allowed system calls open nothing, whatever the user.
     for capability in range(64):
         if _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
             break

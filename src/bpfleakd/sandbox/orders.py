@@ -1,4 +1,4 @@
-"""What the daemon and its helpers say to each other."""
+"""The messages between the daemon and its helpers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["Answers", "Failure", "Order", "Spent"]
 
 
 class Order(msgspec.Struct):
-    """A job, and what it may take: memory, CPU time (whole seconds) and time by the clock, 0 for no limit.
+    """A job and its limits: memory, CPU time (whole seconds) and elapsed time, 0 for no limit.
 
-    `is_metered`: its last answer says what it took.
+    `is_metered`: its last answer contains its CPU time.
     """
 
     job: str
@@ -25,22 +25,22 @@ class Order(msgspec.Struct):
 
 
 class Spent(msgspec.Struct, tag=True):
-    """The CPU time that a job took, as its process says."""
+    """The CPU time of a job, as its process reports it."""
 
     cpu_s: float
 
 
 class Failure(msgspec.Struct, tag=True):
-    """A job that could not be done, and why: a sentence that may hold what the file says."""
+    """A failed job, and the reason: a sentence that may contain text of the file."""
 
     reason: str
 
 
 class Answers:
-    """What a job answers by: it is called with each message.
+    """Sends the answers of a job: call it with each message.
 
-    Its descriptor (`fileno`) hangs up when nobody listens any more: a job that waits for something else polls
-    it, too.
+    Its descriptor (`fileno`) hangs up when nobody listens any more: a job that waits for something else
+    should poll it, too.
     """
 
     def __init__(self, channel: socket.socket) -> None:

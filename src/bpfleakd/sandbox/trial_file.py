@@ -1,4 +1,4 @@
-"""The file that parsers are tried on before a process is locked down."""
+"""A file for testing parsers before a process is locked down."""
 
 from __future__ import annotations
 
@@ -7,5 +7,6 @@ from importlib.util import find_spec
 
 __all__ = ["TRIAL_FILE"]
 
-# A library of ours with symbols and call frame information: small, since every zygote goes through it.
+# A library of bpfleakd's dependencies with symbols and call frame information: small, since every zygote
+# reads it.
 TRIAL_FILE = getattr(find_spec("msgspec._core"), "origin", None) or sys.executable

@@ -1,11 +1,11 @@
-"""The process that helpers are forked from: it has imported all parsers, and has no rights any more.
+"""The process that helpers are forked from: it has imported all parsers, and has given up all privileges.
 
     python -P -m bpfleakd.sandbox.zygote CONTROL JOBS...
 
 CONTROL is the descriptor of a unix socket, JOBS are modules with `prepare()` and with the functions that
-their `JOBS` name: `job(files: list[int], arguments, answer: Answers)`. Each order names one,
-with limits, and brings a socket for the answers and the open files. It is done in a process that ends then:
-what one file could have made it believe never meets another.
+their `JOBS` name: `job(files: list[int], arguments, answer: Answers)`. Each order names one, with limits, and
+brings a socket for the answers and the open files. It is done in a process that ends then: what one file
+could have made it believe never meets another.
 
 Rules:
 - Nothing that a traced process controls is read before the process is locked down.
@@ -35,7 +35,7 @@ _DESCRIPTORS_MAX = 32
 
 
 def _main(control_fd: int, modules: list[str]) -> None:
-    # What is shared with the children stays so: no collector looks at it, here or there.
+    # Memory shared with the children stays shared if no collector touches it.
     gc.disable()
     jobs: dict[str, Callable[..., None]] = {}
     for name in modules:
@@ -46,7 +46,7 @@ def _main(control_fd: int, modules: list[str]) -> None:
     gc.enable()
     control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=control_fd)
     lock_down(LONG_LIVED)
-    # A daemon that was killed meanwhile does not listen any more.
+    # A daemon that was killed meanwhile does not listen.
     with contextlib.suppress(ChannelError):
         send(control, "ready")
         _serve(control, jobs)
@@ -69,7 +69,7 @@ def _serve(control: socket.socket, jobs: dict[str, Callable[..., None]]) -> None
 
 
 def _work(job: Callable[..., None], order: Order, descriptors: list[int]) -> None:
-    """Do one job in this process, and end it."""
+    """Run one job in this process, then end the process."""
     try:
         answers = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=descriptors[0])
         limit(memory_bytes=order.memory_bytes, cpu_s=order.cpu_s, descriptors=_DESCRIPTORS_MAX)

@@ -1,1 +1,1 @@
-"""What the daemon remembers beyond its own end and the machine's: reports, in SQLite."""
+"""Reports that outlive the daemon and a reboot, in SQLite."""

@@ -1,8 +1,8 @@
 """The database of the daemon: opened, checked, or started over.
 
 Rules:
-  - Each change is one transaction, in a write-ahead log: a daemon that is killed leaves it done or not done.
-    The disk is not waited for (synchronous=NORMAL): after a power cut the last changes may be missing.
+  - Each change is one transaction, in a write-ahead log: a killed daemon leaves it complete or undone. SQLite
+    does not wait for the disk (synchronous=NORMAL): after a power cut the last changes may be missing.
   - A file that is damaged, another program's, or of another version, is moved aside (one of them is kept) and
     a new one begun: what is remembered is never worth a daemon that does not start.
 """
@@ -22,7 +22,7 @@ __all__ = ["open_database"]
 log = structlog.get_logger()
 
 _APPLICATION_ID = 0x62706C6B  # "bplk"
-# To be raised with every change of the tables.
+# Increment this with every change of the tables.
 _VERSION = 1
 _FILE = "state.sqlite3"
 _BUSY_TIMEOUT_S = 2.0
@@ -49,16 +49,16 @@ CREATE INDEX reports_by_age ON reports (kept_s);
 
 
 def open_database(directory: Path) -> sqlite3.Connection:
-    """Open the database in `directory`, both made if missing.
+    """Open the database in `directory`; creates both if missing.
 
-    Raises OSError, sqlite3.Error, or ValueError for a directory that another user could have made.
+    Raises OSError, sqlite3.Error, or ValueError for a directory that another user could have created.
     """
     make_private(directory, [os.geteuid()])
     path = directory / _FILE
     try:
         return _opened(path)
     except (sqlite3.DatabaseError, ValueError) as error:
-        # OperationalError is the disk's or the system's, and a new file would not help.
+        # OperationalError comes from the disk or the system, so a new file would not help.
         if isinstance(error, sqlite3.OperationalError):
             raise
         log.warning("state.moved-aside", path=path, reason=str(error))
@@ -67,7 +67,7 @@ def open_database(directory: Path) -> sqlite3.Connection:
 
 
 def _opened(path: Path) -> sqlite3.Connection:
-    """Raises ValueError for a file that is not ours, sqlite3.DatabaseError for one that is damaged."""
+    """Raises ValueError for another program's or version's file, sqlite3.DatabaseError for a damaged one."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
     connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None)
     try:

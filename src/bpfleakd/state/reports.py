@@ -1,7 +1,7 @@
-"""The last reports of processes, whole, as long as there is room for them and they are not too old.
+"""The complete last reports of processes, limited in size and age.
 
-A report is kept as the JSON of docs/json.md, compressed. The oldest go first. Whatever is wrong with the disk
-is logged and counted, and costs the report and nothing else.
+A report is stored as the JSON of docs/json.md, compressed. The oldest are removed first. Disk errors are
+logged and counted, and only cost the report.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _COLUMNS = "id, kept_s, pid, start_ticks, comm, exe, state, live_bytes, live_cou
 
 
 class ReportStore:
-    """Reports in the database of `directory`; None keeps nothing.
+    """Reports in the database of `directory`; None stores nothing.
 
-    `max_bytes` is for all compressed reports together. Used from one thread. `lost_count` reports could not
-    be kept.
+    `max_bytes` is the limit of all compressed reports together. Used from one thread. `lost_count` is the
+    number of reports that could not be stored.
     """
 
     def __init__(self, directory: Path | None, *, max_bytes: int, max_age_s: float) -> None:
@@ -51,9 +51,9 @@ class ReportStore:
                 log.warning("state.not-kept", directory=directory, reason=str(error))
 
     def keep(self, id_: ProcessId, report: LeakReport, now_s: float, sites: int = 0) -> None:
-        """Keep a report of a process; `now_s` is the time of day (seconds since 1970).
+        """Store a report of a process; `now_s` is the time of day (seconds since 1970).
 
-        The process had so many call `sites`; the report has the largest.
+        The process had `sites` call sites; the report has the largest.
         """
         if self._database is None:
             self.lost_count += self._directory is not None
@@ -120,7 +120,7 @@ class ReportStore:
 
     def _make_room(self, database: sqlite3.Connection, now_s: float) -> None:
         database.execute("DELETE FROM reports WHERE kept_s < ?", (now_s - self._max_age_s,))
-        # All that are older than the newest ones which fit.
+        # All reports older than the newest ones that fit.
         database.execute(
             "DELETE FROM reports WHERE id <= (SELECT max(id) FROM (SELECT id, sum(size_bytes) OVER "
             "(ORDER BY id DESC) AS size_so_far FROM reports) WHERE size_so_far > ?)",
@@ -128,7 +128,7 @@ class ReportStore:
         )
 
     def _attempt(self, action: Callable[[sqlite3.Connection], T]) -> T | None:
-        """What `action` returns; None without a database or after an error, which is logged."""
+        """The result of `action`; None without a database or after an error, which is logged."""
         if self._database is None:
             return None
         try:
@@ -140,7 +140,7 @@ class ReportStore:
             return None
 
     def _begin_anew(self) -> None:
-        """The file was damaged while it was open."""
+        """Start over, since the file was damaged while it was open."""
         self.close()
         try:
             assert self._directory is not None
