@@ -1,4 +1,4 @@
-"""Which runtimes a process has. A new one adds its `detect` to `detectors`."""
+"""Detects the runtimes of a process. A new runtime adds its `detect` to `detectors`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = ["Detected", "Detector", "detect", "detectors"]
 
 log = structlog.get_logger()
 
-# The runtime of a process with these mappings; None if it is another. Raises NotStarted.
+# The runtime of a process with these mappings; None for any other process. Raises NotStarted.
 Detector = Callable[[ProcessInfo, Sequence[Mapping]], Runtime | None]
 
 
 def detectors(helpers: Helpers) -> dict[str, Detector]:
-    """The detectors of all runtimes, by name; `helpers` parse what a runtime says."""
+    """The detectors of all runtimes, by name; `helpers` parse data from runtimes."""
     return {
         ".NET": partial(detect_dotnet, helpers),
         "CPython": detect_cpython,
@@ -39,7 +39,7 @@ def detectors(helpers: Helpers) -> dict[str, Detector]:
 
 
 class Detected(Struct, frozen=True):
-    """What was found. Not complete: a runtime is there that has not started yet."""
+    """The detected runtimes. Incomplete if a runtime exists that has not started yet."""
 
     runtimes: tuple[Runtime, ...]
     is_complete: bool
@@ -51,9 +51,9 @@ def detect(
     detectors: Mapping_[str, Detector],
     known: Collection[str] = (),
 ) -> Detected:
-    """The runtimes of a process, by all `detectors` but those of the `known` names.
+    """The runtimes of a process, by all `detectors` except those of the `known` names.
 
-    One that cannot be examined is logged: the process is native then.
+    A runtime that cannot be examined is logged, and its process treated as native.
     """
     found = []
     is_complete = True
@@ -66,7 +66,7 @@ def detect(
             is_complete = False
             continue
         except Exception:
-            # It reads what the process controls.
+            # It reads data that the process controls.
             log.exception("runtime.not-examined", pid=process.id.pid, runtime=name)
             continue
         if runtime is not None:

@@ -1,7 +1,7 @@
-"""Runtimes that bpfleakd recognises and does not read: their call sites are functions of the interpreter.
+"""Runtimes that bpfleakd recognises but does not read: their call sites are functions of the interpreter.
 
-Whoever sees such a list of C functions should know why, and what would give more. The flags named here were
-tried: Erlang 25, PHP 8.2.
+A note explains such a list of C functions, and how to get more. The flags named here were tested: Erlang 25,
+PHP 8.2.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from bpfleakd.process.process import ProcessInfo
 __all__ = ["OTHER", "Unread", "detect_unread"]
 
 OTHER = "other"
-"""The name of them all: a process has one at most."""
+"""The common name of them all: a process has at most one."""
 
 _DELAYED = "; objects count as live until its garbage collector frees them"
 
-# By the name of the program, or of the library where other programs have the language built in. A program
-# that could run scripts (an editor with Perl) is not meant.
+# By the name of the program, or of the library if other programs embed the language. Programs that may run
+# scripts (an editor with Perl) are not included.
 _LANGUAGES = {
     "Erlang": (
         r"beam(?:\.smp)?",
@@ -43,7 +43,7 @@ _PATTERN = re.compile("|".join(f"(?P<{name}>{pattern})" for name, (pattern, _) i
 
 
 class Unread:
-    """One of them: nothing but the note that says so. `version` is the language."""
+    """One of these runtimes: it only has the note. `version` is the language."""
 
     name = OTHER
     methods = None
@@ -59,12 +59,12 @@ class Unread:
 
     @property
     def notes(self) -> Sequence[str]:
-        """What the call sites are, and what would give more."""
+        """What the call sites are, and how to get more."""
         more = _LANGUAGES[self.version][1]
         return (f"bpfleakd does not read {self.version}: call sites are functions of its runtime{more}",)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
 
 def detect_unread(process: ProcessInfo, mappings: Sequence[Mapping]) -> Unread | None:

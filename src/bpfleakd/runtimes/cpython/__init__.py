@@ -1,5 +1,5 @@
 """CPython: the Python functions and lines in a stack, read from outside.
 
-Versions 3.9 to 3.14, stripped or not, as a program or as libpython. See `interpreter` for how one is found
-and when its layout is trusted.
+Versions 3.9 to 3.14, stripped or not, as a program or as libpython. `interpreter` describes how an
+interpreter is found and when its layout is trusted.
 """

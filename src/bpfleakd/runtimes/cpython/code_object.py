@@ -21,8 +21,9 @@ __all__ = ["CodeObject", "CodeObjectReader", "ObjectTypes", "hash_of"]
 
 _LENGTH = 16  # PyVarObject.ob_size
 _BYTES_DATA = 32  # PyBytesObject.ob_sval
-# A word of the walker tells no place behind 16,383 units of bytecode (frames.py). Each entry covers one of
-# them at least, and most entries have two to five bytes. What is behind that gets the function's first line.
+# A word of the walker cannot express a place beyond 16,383 units of bytecode (frames.py). Each entry covers
+# at least one of them, and most entries have two to five bytes. Instructions beyond that get the function's
+# first line.
 _LINES_MAX_BYTES = 32 << 10
 _NAME_SHOWN = 256
 _FILE_SHOWN = 1024
@@ -30,7 +31,7 @@ _WORD_MASK = (1 << 64) - 1
 
 
 class CodeObject(Struct, frozen=True):
-    """What a code object says. `check` is the hash that the stack walker makes of it.
+    """The content of a code object. `check` is the stack walker's hash of it.
 
     `first_traced` is the unit of the bytecode from which on Python's own tracebacks show the frame: before it
     (3.11 and later) the interpreter prepares the call, or runs a helper function.
@@ -81,7 +82,7 @@ class CodeObjectReader:
         self._texts = TextReader(memory, layout, types.text)
 
     def read(self, address: int) -> CodeObject | None:
-        """The code object at an address; None if there is none, or if it is not plausible."""
+        """The code object at an address; None if there is none, or an implausible one."""
         try:
             return self._read(address)
         except (OSError, ValueError):
@@ -103,18 +104,18 @@ class CodeObjectReader:
             version=layout.version,
             check=check_of(*(memory.word(address + offset) for offset in layout.code_checks)),
         )
-        # It may have been freed while it was read.
+        # It may have been freed during the reading.
         return code if self._is(address, self._types.code) else None
 
     def _is(self, address: int, type_address: int) -> bool:
-        """Whether there is an object of that type, and no sign that it was freed."""
+        """Whether there is an object of that type, without a sign that it was freed."""
         count, found = struct.unpack("<QQ", self._memory.read(address, 16))
-        # 3.14 has flags in the upper half; elsewhere there is only something after the memory was freed.
+        # 3.14 has flags in the upper half; in other versions it is only used after the memory was freed.
         is_counted = bool(count & 0xFFFFFFFF) and (self._layout.version >= (3, 14) or count >> 32 == 0)
         return is_counted and found == type_address
 
     def _first_traced(self, address: int) -> int:
-        """`_co_firsttraceable`, which has been 16 bytes before the bytecode since it is there (3.11)."""
+        """`_co_firsttraceable`, which has been 16 bytes before the bytecode ever since it exists (3.11)."""
         adaptive = self._layout.code_adaptive
         return self._memory.word(address + adaptive - 16) & 0xFFFFFFFF if adaptive else 0
 

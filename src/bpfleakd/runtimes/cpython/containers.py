@@ -1,11 +1,10 @@
-"""Containers among Python's objects: lists, dicts, sets and deques, how many values each has, and of which
-types.
+"""Containers among Python's objects (list, dict, set, deque): the number and the types of their values.
 
 Layouts, the same from 3.9 to 3.14: PyListObject, PyDictObject, PySetObject, and dequeobject of
 Modules/_collectionsmodule.c. A class that is derived from one of them begins with it.
 
-A deque has blocks of 64 values, and may grow at both ends. Blocks that it does not need any more it keeps for
-later; before 3.11 all deques shared these, so that a block may have been made for another one.
+A deque has blocks of 64 values, and may grow at both ends. It keeps unneeded blocks for later; before 3.11
+all deques shared these, so a block may come from another one.
 """
 
 from __future__ import annotations
@@ -23,26 +22,27 @@ from bpfleakd.runtimes.cpython.object_types import Objects, TypeNames
 
 __all__ = ["Container", "containers_in", "value_types"]
 
-# Where the number of values is, and the pointer to their block.
+# The offsets of the number of values, and of the pointer to their block.
 _FIELDS = {"list": (16, 24), "dict": (16, 32), "set": (24, 40), "deque": (16, 32)}
-# Below that the values of a list are in pools, too, and the function that makes it grow is not visible.
+# Below that, the values of a list are in pools too, and the function that makes it grow is invisible.
 _SIZE_MIN = 72
 _VALUES_READ = 64
 _OB_TYPE = 8
 _SET_ENTRY_BYTES = 16
-# Of a deque: leftblock; then rightblock, leftindex and rightindex.
+# In a deque: leftblock, followed by rightblock, leftindex and rightindex.
 _LEFT_BLOCK = 24
 _DEQUE_FIELDS = 4
 # BLOCKLEN: a block is a link, so many values, and a link.
 _BLOCK_VALUES = 64
-# A deque that keeps its own sixteen blocks has 216 bytes, others have 80.
+# A deque with sixteen spare blocks of its own has 216 bytes, others have 80.
 _OWN_BLOCKS_MIN_BYTES = 200
 
 
 class Container(Struct, frozen=True):
-    """One with `size` values, which are at `table`; of a deque the last ones, and the first at `first_table`.
+    """A container with `size` values.
 
-    `is_own`: the table was made for this container, and for no other before.
+    These are at `table`; for a deque the last ones, and the first at `first_table`. `is_own`: the table was
+    created for this container, not reused from another.
     """
 
     address: int
@@ -54,7 +54,7 @@ class Container(Struct, frozen=True):
 
 
 def containers_in(objects: Objects, names: TypeNames) -> Iterator[Container]:
-    """The large ones among these objects."""
+    """Yield the large containers among these objects."""
     for address, _count in objects.counts():
         kind = names.kind_of(address) if address else None
         if kind is None:
@@ -73,7 +73,7 @@ def containers_in(objects: Objects, names: TypeNames) -> Iterator[Container]:
 def value_types(
     memory: RemoteMemory, layout: CPythonLayout, names: TypeNames, container: Container
 ) -> list[str]:
-    """The types of some values, the latest if there is an order; most frequent first."""
+    """The types of some values, the latest if they have an order; most frequent first."""
     found: Counter[str] = Counter()
     try:
         values = _values(memory, layout, container)
@@ -104,7 +104,7 @@ def _values(memory: RemoteMemory, layout: CPythonLayout, container: Container) -
 
 
 def _values_at_the_ends(memory: RemoteMemory, deque: int) -> list[int]:
-    """The values in the first and in the last block of a deque. The rest of a block is of earlier times."""
+    """The values in the first and in the last block of a deque. The rest of a block is older."""
     left, right, first, last = _words(memory, deque + _LEFT_BLOCK, _DEQUE_FIELDS)
     if not (0 <= first < _BLOCK_VALUES and 0 <= last < _BLOCK_VALUES):
         raise ValueError("this is no deque")

@@ -1,7 +1,4 @@
-"""A dict with text keys in another process: enough to find one of its first values.
-
-Layouts: Objects/dict-common.h (3.9, 3.10) and Include/internal/pycore_dict.h (3.11 and later).
-"""
+"""A dict with text keys in another process: reads one of its first values."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ def find_text_value(
 
 
 def last_values(memory: RemoteMemory, layout: CPythonLayout, keys: int, limit: int) -> list[int]:
-    """The addresses of the values that came last, `keys` being ma_keys. Raises OSError or ValueError."""
+    """The addresses of the last values; `keys` is ma_keys. Raises OSError or ValueError."""
     entries, step, key_at, count = _entries(memory, layout, keys)
     first = max(0, count - limit)
     raw = memory.read(entries + first * step, (min(count, limit)) * step)
@@ -42,7 +39,7 @@ def last_values(memory: RemoteMemory, layout: CPythonLayout, keys: int, limit: i
 
 
 def _entries(memory: RemoteMemory, layout: CPythonLayout, keys: int) -> tuple[int, int, int, int]:
-    """Where the entries begin, how far apart they are, where the key is in one, and how many there are."""
+    """The first entry, the size of an entry, the key's offset in it, and the number of entries."""
     if layout.version >= (3, 11):
         log2_size, log2_index_bytes, kind = memory.read(keys + 8, 3)
         count, indices = memory.word(keys + 24), keys + 32

@@ -1,9 +1,9 @@
-"""Which native code is the evaluation loop: `_PyEval_EvalFrameDefault` and its cold part.
+"""Finds the native code of the evaluation loop: `_PyEval_EvalFrameDefault` and its cold part.
 
 The compiler may move the rarely used half of a function to a separate part elsewhere
-(`_PyEval_EvalFrameDefault.cold`), which a stripped file does not name. It is found by the jumps that lead
-from the named half into the middle of code with another FDE: calls go to the start of a function, only jumps
-within one go elsewhere.
+(`_PyEval_EvalFrameDefault.cold`), which a stripped file does not name. bpfleakd finds it by the jumps from
+the named half into the middle of code with another FDE: calls lead to the start of a function, and only jumps
+within one lead elsewhere.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["code_ranges"]
 _LOOP = "_PyEval_EvalFrameDefault"
 _SIZE_MAX_BYTES = 4 << 20
 _RANGES_MAX = 4
-# Distinct places in one FDE that jumps lead to. Other bytes rarely look like a jump into the text.
+# Distinct jump targets in one FDE. Other bytes rarely look like a jump into the text.
 _TARGETS_MIN = 2
 _CANDIDATES_MAX = 16
 
@@ -52,14 +52,14 @@ def code_ranges(image: ElfImage) -> tuple[tuple[int, int], ...]:
     cold = []
     for index in (index for index, count in hits if count >= _TARGETS_MIN):
         low, high = int(starts[index]), int(starts[index]) + _range_bytes(image, int(fdes[index]))
-        # The last function before a gap would take in all that jumps into the gap.
+        # Otherwise the last function before a gap would get all jumps into the gap.
         if np.count_nonzero((targets > low) & (targets < high)) >= _TARGETS_MIN:
             cold.append((low, high))
     return ((start, end), *cold[: _RANGES_MAX - 1])
 
 
 def _functions(image: ElfImage) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where each function begins, ascending, and where its FDE is.
+    """The beginnings of functions, ascending, and the places of their FDEs.
 
     From the table in .eh_frame_hdr (Linux Standard Base 5.0, 10.6.2), in the encoding that linkers write.
     """
@@ -82,7 +82,7 @@ def _range_bytes(image: ElfImage, fde_vaddr: int) -> int:
 
 
 def _jump_targets(code: bytes, vaddr: int) -> NDArray[np.int64]:
-    """Where the bytes lead that could be `jmp rel32` (E9) or `jcc rel32` (0F 80 to 0F 8F)."""
+    """The targets of bytes that could be `jmp rel32` (E9) or `jcc rel32` (0F 80 to 0F 8F)."""
     data = np.frombuffer(code, np.uint8)
     if len(data) < 8:
         return np.empty(0, np.int64)

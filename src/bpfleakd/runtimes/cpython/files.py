@@ -1,4 +1,4 @@
-"""What a Python file is a part of: the interpreter's own library, an installed package, or the program."""
+"""Whether a Python file belongs to the interpreter's own library, an installed package, or the program."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import re
 
 __all__ = ["module_of"]
 
-# <frozen importlib._bootstrap>, <frozen zipimport>; and code that typing, dataclasses or collections make.
+# <frozen importlib._bootstrap>, <frozen zipimport>; and code that typing, dataclasses or collections
+# generate.
 _OWN = re.compile(r"<frozen [\w.]+>|<shim>|<__array_function__ internals>")
 _PACKAGE = re.compile(r"/(?:site|dist)-packages/([^/]+)")
 _LIBRARY = re.compile(r"/lib(?:64)?/python3(?:\.\d+t?)?(?:\.zip)?/")

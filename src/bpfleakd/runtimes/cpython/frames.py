@@ -1,9 +1,9 @@
 """Names for the words that the stack walker records for Python frames.
 
-A word holds the address of a code object, and a code object may be freed and its memory used again. So a
-frame gets a name only if the object at the address now, or at its first reading, is the one that the walker
-saw: each word holds some bits of a hash of the code object, and the stack has hashes over every few frames,
-which have to match as a whole. Frames that fail have no name.
+A word contains the address of a code object, which may be freed and its memory reused. So a frame gets a name
+only if the object at the address now, or at its first reading, is the one that the walker saw: each word
+contains some bits of a hash of the code object, and the stack has hashes over every few frames, which must
+match as a whole. Other frames have no name.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _UNKNOWN_UNIT = (1 << _UNIT_BITS) - 1
 _SEGMENT_FRAMES = 4
 
 _ADDRESSES_MAX = 32_768
-# A code object has some 150 bytes of lines and 1,500 in all: this is enough for 5,000.
+# A code object has some 150 bytes of lines and 1,500 in total, so this is enough for 5,000.
 _KNOWN_MAX_BYTES = 8 << 20
-# How many code objects that were at one address are remembered, and how many choices of them are tried.
+# How many code objects of one address are remembered, and how many combinations of them are tried.
 _CODES_AT_ADDRESS_MAX = 4
 _CHOICES_MAX = 256
-# Of a code object with its strings, beside what they are of.
+# A code object with its strings, without their text.
 _OBJECT_BYTES = 500
 
 
 class ArenaCode(Struct, frozen=True):
-    """How pymalloc takes memory: so many bytes at a time, by code of the interpreter (`text`: start, end)."""
+    """How pymalloc maps memory: the size, and the interpreter's code that does it (`text`: start, end)."""
 
     size_bytes: int
     text: tuple[int, int]
@@ -75,7 +75,7 @@ class PythonFrames:
         )
 
     def maps_arena(self, size_bytes: int, stack: Callable[[], RawStack]) -> bool:
-        """Whether pymalloc maps an arena: memory of that size, for code of the interpreter itself."""
+        """Whether pymalloc maps an arena: memory of that size, mapped by the interpreter's own code."""
         arena = self._arena
         if arena is None or size_bytes != arena.size_bytes:
             return False
@@ -95,8 +95,8 @@ class PythonFrames:
     def find(self, words: Sequence[int], checks: Sequence[int]) -> list[tuple[Method, ...] | None]:
         """The methods of a stack's Python frames, innermost first; None for unknown ones.
 
-        Empty for a frame that Python itself does not show either.
-        `checks` are the stack's hashes over the code objects of each segment of frames.
+        Empty for a frame that Python itself hides, too. `checks` are the stack's hashes over the code objects
+        of each segment of frames.
         """
         methods: list[tuple[Method, ...] | None] = []
         for number, check in enumerate(checks):
@@ -139,7 +139,7 @@ def code_address(word: int) -> int:
 
 
 def _bytes_of(known: tuple[_Known, ...]) -> int:
-    """The memory of code objects at one address, about."""
+    """The approximate memory of code objects at one address."""
     return sum(
         _OBJECT_BYTES + len(one.code.lines) + 4 * (len(one.code.function) + len(one.code.file))
         for one in known

@@ -1,4 +1,4 @@
-"""Which containers grow: the structures that hold what makes a heap grow.
+"""Finds growing containers, which hold the objects that make a heap grow.
 
 Rules:
 - A container grows as long as no reading finds it smaller than the one before. One that shrinks, such as a
@@ -8,7 +8,7 @@ Rules:
 - A container is identified by its address and kind; one that was freed and made again at the same address is
   smaller.
 
-Pure: readings in, figures out.
+No I/O.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["GrowingContainer", "GrowingContainers"]
 
 _RISES_MIN = 4
 _RISES_SHARE = 0.6
-# So many readings without a rise, and it has stopped.
+# After this many readings without an increase, growth has stopped.
 _STILL_MAX = 3
 _GAINED_MIN = 64
 
@@ -40,7 +40,7 @@ class _Series(Struct):
 
 
 class GrowingContainer(Struct, frozen=True):
-    """A container as it was last read, what it gains a second, and where the newest values are."""
+    """A container as of the last reading, its gain per second, and the place of its newest values."""
 
     container: Container
     growth_per_s: float
@@ -49,20 +49,20 @@ class GrowingContainer(Struct, frozen=True):
 
 
 class GrowingContainers:
-    """The containers of one process through its readings."""
+    """The containers of one process over its readings."""
 
     def __init__(self) -> None:
         self._series: dict[int, _Series] = {}
 
     def take(self, at_s: float, containers: Iterable[Container]) -> None:
-        """Take in a reading. What is not in it is forgotten: it is gone, or among the small ones."""
+        """Add a reading. Containers that are not in it are forgotten: they are gone, or small."""
         self._series = {
             container.address: self._next(self._series.get(container.address), at_s, container)
             for container in containers
         }
 
     def growing(self) -> list[GrowingContainer]:
-        """Those that grow, most values a second first."""
+        """The growing containers, most values per second first."""
         found = [
             GrowingContainer(one.container, _rate(one), one.rises, _table(one))
             for one in self._series.values()
@@ -71,9 +71,7 @@ class GrowingContainers:
         return sorted(found, key=lambda one: -one.growth_per_s)
 
     def rising(self, limit: int) -> Iterator[int]:
-        """The addresses of those that grew at the last reading, most values first: they may be asked
-        about.
-        """
+        """Yield the addresses of those that grew at the last reading, most values first."""
         rising = [one for one in self._series.values() if one.rises and not one.still]
         rising.sort(key=lambda one: -_rate(one))
         return (one.container.address for one in rising[:limit])
@@ -86,7 +84,7 @@ class GrowingContainers:
         if container.size < before:
             return _Series(container, at_s, container.size, at_s)
         if (container.first_table, container.table) != ends:
-            # A deque that grows at its beginning has another first block, and the same last one.
+            # A deque that grows at its beginning has a new first block, and the same last one.
             series.grows_first = container.table == ends[1]
         series.container, series.last_s = container, at_s
         series.readings += 1

@@ -1,6 +1,6 @@
 """A reading of Python's object heap: the request to a child process, and its answer.
 
-Reading takes memory in proportion to the heap, which the end of the child returns.
+Reading takes memory in proportion to the heap; the child returns it when it ends.
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ class HeapTarget(Struct, frozen=True):
 
 
 class HeapRequest(Struct, frozen=True):
-    """What to read. The process is stopped for `stop_s` at most; with 0 it runs on, and objects that are not
-    there twice are left out. `large`: objects of more than 512 bytes, too. `watched`: containers whose
-    values' types are wanted.
+    """A reading to make.
+
+    The process is stopped for at most `stop_s`; with 0 it keeps running, and objects that are not found twice
+    are left out. `large`: includes objects of more than 512 bytes. `watched`: containers for which the types
+    of values are wanted.
     """
 
     target: HeapTarget
@@ -43,9 +45,7 @@ class HeapRequest(Struct, frozen=True):
 
 
 class HeapReading(Struct, frozen=True):
-    """Types with bytes and count, most bytes first; the largest containers; the types of values by
-    container.
-    """
+    """Types with bytes and count, most bytes first; the largest containers; types of values by container."""
 
     live_bytes: int
     counts: tuple[tuple[str, int, int], ...]
@@ -61,6 +61,6 @@ def started() -> ReadingChild:
 
 
 def ask(child: ReadingChild, request: HeapRequest, timeout_s: float) -> HeapReading:
-    """Its answer. Raises what Child.ask raises."""
+    """The answer of the child. Raises the errors of Child.ask."""
     reply: Any = child.ask(msgspec.to_builtins(request), timeout_s)
     return msgspec.convert(reply, HeapReading, strict=False)

@@ -29,12 +29,12 @@ __all__: list[str] = []
 
 _CONTAINERS_MAX = 4_096
 _TYPES_MAX = 10_000
-# In time for the threads to continue one by one.
+# Leaves time for the threads to continue one by one.
 _IN_TIME = 0.9
 
 
 class _Heap:
-    """What is found in the pools of one process."""
+    """The objects found in the pools of one process."""
 
     def __init__(self, request: HeapRequest, memory: RemoteMemory) -> None:
         self._request = request
@@ -48,7 +48,7 @@ class _Heap:
         self.live_bytes = 0
 
     def read(self) -> float:
-        """Read all; returns for how long the process was held."""
+        """Read everything; returns how long the process was stopped."""
         size_bytes = pool_bytes(self._layout.version)
         held = _held(self._pid, self._request.stop_s)
         try:
@@ -82,7 +82,7 @@ class _Heap:
                 self._note(self._again(pools, size_class, size_bytes) if twice else pools)
 
     def _again(self, pools: Pools, size_class: int, size_bytes: int) -> Pools:
-        """What of these pools is there a second time."""
+        """The part of these pools that is found a second time."""
         pools = pools.copied()
         is_live = np.zeros_like(pools.is_live)
         for later in read_pools(self._pid, size_class, pools.starts, size_bytes):
@@ -106,13 +106,13 @@ class _Heap:
             self.containers = self.largest_containers()
 
     def note_large(self) -> None:
-        """Count what is in no pool."""
+        """Count objects outside of pools."""
         for name, size_bytes in large_objects(self._pid, self._memory, self._layout, self.names):
             self.counts[name] += 1
             self.type_bytes[name] += size_bytes
 
     def largest_containers(self) -> list[Container]:
-        """Those with most values, and those that are watched."""
+        """The containers with most values, and the watched ones."""
         watched = set(self._request.watched)
         kept = nlargest(_CONTAINERS_MAX, self.containers, key=attrgetter("size"))
         known = {one.address for one in kept}
@@ -120,7 +120,7 @@ class _Heap:
 
 
 def _held(pid: int, limit_s: float) -> Held | None:
-    """None: it is read while it runs, also if it does not stop in time, or another tracer holds it."""
+    """Stop the process; None if it must not be stopped, does not stop in time, or has another tracer."""
     if not limit_s:
         return None
     try:
@@ -130,7 +130,7 @@ def _held(pid: int, limit_s: float) -> Held | None:
 
 
 def main(request: dict[str, Any]) -> dict[str, Any]:
-    """Answer a HeapRequest by a HeapReading."""
+    """Answer a HeapRequest with a HeapReading."""
     wanted = msgspec.convert(request, HeapRequest)
     try:
         memory = RemoteMemory(wanted.target.pid)
@@ -149,7 +149,7 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
             if one.address in watched
         }
     counts = tuple((name, size, heap.counts[name]) for name, size in heap.type_bytes.most_common(_TYPES_MAX))
-    # What it takes of a processor, whatever else that has to do.
+    # Its own processor time, whatever else the processor does.
     took_s = time.process_time()
     reading = HeapReading(heap.live_bytes, counts, tuple(containers), values, stopped_s, took_s)
     reply: dict[str, Any] = msgspec.to_builtins(reading)

@@ -1,9 +1,9 @@
-"""A CPython interpreter in a process: where it is, its version, and whether its layout can be trusted.
+"""A CPython interpreter in a process: its place, its version, and whether its layout can be trusted.
 
 Rules:
 - The interpreter is the mapped file that defines `_PyRuntime` and `_PyEval_EvalFrameDefault`, whatever its
-  name: a program may embed it. .symtab is read, too, only if a file's name looks like an interpreter.
-- From 3.13 on its layout is what it states itself (`_Py_DebugOffsets`); before, that of its minor version.
+  name: a program may embed it. .symtab is only read if a file's name looks like an interpreter.
+- From 3.13 on it states its layout itself (`_Py_DebugOffsets`); before, the minor version determines it.
 - A layout is trusted after it has been verified: from `_PyRuntime` to thread states whose thread ids are
   threads of the process, and in the type `code` to members at the offsets that the layout has. An interpreter
   that fails any of this has no Python frames, and `Untrusted` says why.
@@ -53,8 +53,8 @@ class UntrustedInterpreter(Exception):
 class Interpreter(Struct, frozen=True):
     """An interpreter whose layout has been checked. All addresses are those of the process.
 
-    `loop` are the ranges of the evaluation loop, `text` that of the file's code. `thread_id_at` is where the
-    tid is in what a thread state's thread id points to; None: the thread id is the tid.
+    `loop` are the ranges of the evaluation loop, `text` that of the file's code. `thread_id_at` is the offset
+    of the tid in the structure that a thread state's thread id points to; None: the thread id is the tid.
     """
 
     layout: CPythonLayout
@@ -78,7 +78,7 @@ def find_interpreter(
 ) -> Interpreter | None:
     """The interpreter of a process, checked; None if it has none.
 
-    `tids` are its threads, as its own pid namespace numbers them. Raises Untrusted or NotStarted.
+    `tids` returns its threads, in its own pid namespace. Raises Untrusted or NotStarted.
     """
     files = {mapping.path: mapping for mapping in reversed(mappings) if mapping.executable and mapping.inode}
     for mapping in sorted(files.values(), key=lambda one: not _NAMED.search(one.path)):
@@ -97,7 +97,7 @@ def find_interpreter(
 
 
 def may_hold_interpreter(image: ElfImage, path: str) -> bool:
-    """Whether a file is worth a closer look. Raises BadElf."""
+    """Whether a file needs a closer look. Raises BadElf."""
     return bool(_NAMED.search(path) or find_symbols(image, [_RUNTIME, _PYPY], [".dynsym"]))
 
 
@@ -165,7 +165,7 @@ def _layout(memory: RemoteMemory, runtime: int, version: tuple[int, int]) -> CPy
 
 
 def _check_code_type(memory: RemoteMemory, code_type: int, layout: CPythonLayout) -> None:
-    """The type's own table of members says where they are (Objects/codeobject.c, code_memberlist)."""
+    """Check the type's own table of members and offsets (Objects/codeobject.c, code_memberlist)."""
     expected = {
         b"co_argcount": layout.code_argcount,
         b"co_firstlineno": layout.code_firstlineno,
@@ -190,13 +190,13 @@ def _check_threads(
     states = list(thread_states(memory, runtime, layout))
     ids = [memory.word(state + layout.thread_id) for state in states]
     if not any(ids):
-        # It begins, or is about to end.
+        # It is starting, or about to end.
         raise NotStarted
     at = None
     if not layout.has_native_thread_id:
         at = _PTHREAD_TID
         ids = [int.from_bytes(memory.read(id_ + at, 4), "little") for id_ in ids]
-    # One may have ended meanwhile, or be about to begin.
+    # One may have ended meanwhile, or be about to start.
     if not any(id_ in tids for id_ in ids):
         raise UntrustedInterpreter("Python's list of threads does not match the process")
     return at

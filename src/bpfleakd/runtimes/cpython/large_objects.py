@@ -1,9 +1,10 @@
-"""Python's objects of more than 512 bytes: they are in no pool, but in blocks of malloc.
+"""Python's objects of more than 512 bytes, which are not in pools but in blocks of malloc.
 
-No list has them, so every possible place is checked: an address that is a multiple of 16, with a count of
-references and a known type. It is an object if it needs a separate block: if it is larger than a pool's
-largest block, by its type and its length. Other memory may look like that, a table with pointers to types for
-example; its length is any number then. So what seems to contain several others is none.
+No list contains them, so every possible place is checked: an address that is a multiple of 16, with a count
+of references and a known type. It is an object if it needs a separate block: if it is larger than a pool's
+largest block, according to its type and its length. Other memory may look similar, a table with pointers to
+types for example; its length is then an arbitrary number. So an apparent object that contains several others
+does not count.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _POOL_BLOCK_MAX = 512
 _READ_MAX_BYTES = 2 << 30
 _SIZE_MAX_BYTES = 1 << 40
 _COUNT_MAX = 1_000_000
-# The content of one, such as bytes, may look like another by chance.
+# The content of an object, such as bytes, may look like another object by chance.
 _COVERED_MIN = 4
 
 
@@ -42,7 +43,7 @@ def large_objects(
 
 
 def cover_others(places: NDArray[np.uint64], sizes_bytes: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Which of these objects reach over so many others that they are none. In any order."""
+    """Which of these apparent objects, in any order, contain so many others that they are none."""
     starts = np.sort(places)
     inside = np.searchsorted(starts, places + sizes_bytes) - np.searchsorted(starts, places, side="right")
     covers: NDArray[np.bool_] = inside >= _COVERED_MIN
@@ -52,7 +53,7 @@ def cover_others(places: NDArray[np.uint64], sizes_bytes: NDArray[np.uint64]) ->
 def _seeming(
     pid: int, memory: RemoteMemory, layout: CPythonLayout, names: TypeNames
 ) -> Iterator[tuple[int, str, int]]:
-    """Address, type and bytes of what looks like an object."""
+    """Yield address, type and bytes of apparent objects."""
     types = names.sized_types()
     known = np.array(sorted(types), np.uint64)
     for addresses, found in _candidates(pid, layout, names, known):
@@ -84,7 +85,7 @@ def _candidates(
 
 
 def _parts(pid: int, size_bytes: int) -> Iterator[MemoryPart]:
-    """The memory that malloc has, and not pymalloc, up to a limit."""
+    """Yield memory that belongs to malloc and not to pymalloc, up to a limit."""
     mappings = read_mappings(pid)
     pools = np.sort(np.concatenate([np.zeros(0, np.uint64), *find_pools(pid, mappings, size_bytes).values()]))
     left_bytes = _READ_MAX_BYTES
@@ -102,7 +103,7 @@ def _parts(pid: int, size_bytes: int) -> Iterator[MemoryPart]:
 
 
 def _is_there(memory: RemoteMemory, address: int, size_bytes: int) -> bool:
-    """Whether its last word is memory of the process."""
+    """Whether its last word is in memory of the process."""
     try:
         memory.read(address + size_bytes - 8, 8)
     except OSError:

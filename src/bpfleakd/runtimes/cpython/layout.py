@@ -1,9 +1,9 @@
-"""Where CPython keeps what a stack walk needs: offsets in bytes, by version.
+"""CPython's layout for a stack walk: offsets in bytes, by version.
 
 3.13 and later state them in `_Py_DebugOffsets`, at the start of `_PyRuntime` (Include/internal/
 pycore_debug_offsets.h, in 3.13 pycore_runtime.h). For 3.9 to 3.12 the table below holds the offsets of
-release builds for x86-64, from offsetof() over the headers of 3.9.18, 3.10.13, 3.11.7 and 3.12.1; an ABI
-does not change within a minor version, and `interpreter` checks the table against the running process.
+release builds for x86-64, from offsetof() over the headers of 3.9.18, 3.10.13, 3.11.7 and 3.12.1; an ABI does
+not change within a minor version, and `interpreter` checks the table against the running process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = [
 
 
 class InstructionKind(IntEnum):
-    """What a frame says about its current instruction. bpf/abi.h enum python_instruction."""
+    """How a frame gives its current instruction. bpf/abi.h enum python_instruction."""
 
     BYTES = 0  # the offset in the bytecode, in bytes (3.9)
     UNITS = 1  # the offset in instructions of two bytes (3.10)
@@ -72,13 +72,13 @@ class CPythonLayout(Struct, frozen=True):
 
     @property
     def code_checks(self) -> tuple[int, int, int]:
-        """The identity of a code object: the words of its first line, constants and names."""
+        """The words that identify a code object: first line, constants and names."""
         pointers = (24, 32) if self.version >= (3, 11) else (56, 64)
         return self.code_firstlineno & ~7, *pointers
 
     @property
     def has_native_thread_id(self) -> bool:
-        """Whether a thread state holds the tid; before 3.11 it holds the pthread_t alone."""
+        """Whether a thread state has the tid; before 3.11 it only has the pthread_t."""
         return self.version >= (3, 11)
 
 
@@ -153,7 +153,7 @@ _TABLE = {
 }
 
 _COOKIE = b"xdebugpy"
-# The words behind cookie, version and free_threaded, up to the last that is used.
+# The words after cookie, version and free_threaded, up to the last one used.
 _GIL = "ceval_gil gil_state gil_enabled gil_locked gil_holder"
 _THREAD = "size prev next interp current_frame thread_id native_thread_id datastack_chunk status"
 _FRAME = "size previous executable instr_ptr localsplus owner"
@@ -180,15 +180,15 @@ DEBUG_OFFSETS_BYTES = 512
 
 
 def layout_of(version: tuple[int, int]) -> CPythonLayout | None:
-    """The offsets of a version that does not state them itself; None for one that is not known."""
+    """The offsets of a version that does not state them itself; None for an unknown one."""
     return _TABLE.get(version)
 
 
 def stated_layout(head: bytes) -> tuple[CPythonLayout | None, bool]:
     """The layout that a `_Py_DebugOffsets` states, and whether the build is free-threaded.
 
-    `head` holds the first DEBUG_OFFSETS_BYTES of `_PyRuntime`. None: it states none, or in the form of a
-    version that is not supported.
+    `head` is the first DEBUG_OFFSETS_BYTES of `_PyRuntime`. None: it states none, or in the format of an
+    unsupported version.
     """
     cookie, hexversion, free_threaded = _HEAD.unpack_from(head)
     version = (hexversion >> 24 & 0xFF, hexversion >> 16 & 0xFF)

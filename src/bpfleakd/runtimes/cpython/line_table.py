@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 __all__ = ["line_at"]
 
-# What an entry begins with.
+# The beginning of an entry.
 _HEAD = re.compile(rb"[\x80-\xff]")
 _LINE_BYTES_3_9 = 2
 _UNIT_BYTES = 2
@@ -18,14 +18,14 @@ _NO_LINE = -128
 _SHORT_FORMS = 10
 _ONE_LINE_FORMS = (10, 11, 12)
 _NO_COLUMNS, _LONG, _NONE = 13, 14, 15
-# Of a number of 32 bits, six in each byte.
+# A number of 32 bits, six in each byte.
 _NUMBER_MAX_BITS = 36
 
 
 def line_at(version: tuple[int, int], table: bytes, first_line: int, offset_bytes: int) -> int | None:
     """The line of the instruction at `offset_bytes` of the bytecode; None where it has none.
 
-    `table` may be anything: what is malformed ends the search.
+    `table` is untrusted: malformed data ends the search.
     """
     if version >= (3, 11):
         ranges = _locations(table, first_line)
@@ -51,7 +51,7 @@ def _line_in_lnotab(table: bytes, first_line: int, offset_bytes: int) -> int:
 
 
 def _line_ranges(table: bytes, first_line: int) -> Iterator[tuple[int, int | None]]:
-    """Pairs of (bytes that it covers, lines signed); -128 says that these instructions have no line."""
+    """Yield pairs of (bytes covered, lines signed); -128 means that these instructions have no line."""
     line, end = first_line, 0
     for index in range(0, len(table) - 1, _LINE_BYTES_3_9):
         end += table[index]
@@ -62,7 +62,7 @@ def _line_ranges(table: bytes, first_line: int) -> Iterator[tuple[int, int | Non
 
 
 def _locations(table: bytes, first_line: int) -> Iterator[tuple[int, int | None]]:
-    """Entries that begin with a byte of its high bit set: its form, and how many units it covers."""
+    """Yield the form of each entry, and the units it covers; its first byte has the high bit set."""
     line, end, position = first_line, 0, 0
     while position < len(table):
         head = table[position]
@@ -82,7 +82,7 @@ def _signed(byte: int) -> int:
 
 
 def _signed_varint(table: bytes, position: int) -> int:
-    """Six bits a byte, lowest first, 0x40 says that more follow; the lowest bit of all is the sign."""
+    """Six bits per byte, lowest first; 0x40 means that more follow; the lowest bit of all is the sign."""
     value = shift = 0
     while position < len(table) and shift < _NUMBER_MAX_BITS:
         byte = table[position]

@@ -1,13 +1,13 @@
-"""The object heap of one process through time: how much is in use, and which containers make it grow.
+"""The object heap of one process over time: its used memory, and the containers that make it grow.
 
-Python counts references, so that what is in use is what is alive, but for cycles that wait for the collector.
-The heap is read by a child (`heap_reading`), which costs the process nothing and the daemon some tenths of a
+Python counts references, so used memory is live memory, except for cycles that wait for the collector. The
+heap is read by a child (`heap_reading`), which costs the process nothing and the daemon some tenths of a
 second of a processor: while it may grow every twelfth of the time watched, else once a minute, and never so
 often that its readings take more than a twelfth of a processor, and those of all processes a quarter. One
 process is read at a time; the one that has been due for longest is next.
 
-The stack that last gave a container a larger table makes it grow: the table is a block of malloc, which has a
-stack.
+The stack that last allocated a larger table for a container makes it grow: the table is a block of malloc,
+whose stack is recorded.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ log = structlog.get_logger()
 _NS_PER_S = 1_000_000_000
 _SHORTEST_NS, _LONGEST_NS = 5 * _NS_PER_S, 60 * _NS_PER_S
 _PARTS = 12
-# Of a processor, by the readings of a process, and of all.
+# Shares of a processor, for the readings of one process, and of all.
 _TIME_SHARE, _TIME_SHARE_OF_ALL = 0.08, 0.25
 _TIMEOUT_S = 60.0
 _WATCHED_MAX = 64
 _WEAK = ("weakref.", "_weakref.")
 _AS_FAST = 0.8
-# Of these the function is looked up: two system calls for each, once for a table.
+# The function is looked up for these: two system calls for each, once per table.
 _CHARGED_MAX = 1_024
 _SHOWN_MAX = 20
 _FAILURES_MAX = 3
@@ -54,9 +54,9 @@ _TYPES_MAX = 200
 
 
 class ObjectHeap:
-    """Readings of one heap since `watched_since_ns`. It is a LiveHeapSource and a RetainedSource.
+    """Readings of one heap since `watched_since_ns`. Implements LiveHeapSource and RetainedSource.
 
-    `turns`: those of all processes.
+    `turns` are shared by all processes.
     """
 
     def __init__(self, target: HeapTarget, now_ns: int, turns: ReadingTurns) -> None:
@@ -67,7 +67,7 @@ class ObjectHeap:
         self._due_ns = now_ns
         self._growing = GrowingContainers()
         self._values: dict[int, tuple[str, ...]] = {}
-        # By the container: the table that was charged, and whose it is.
+        # By container: the table that was charged, and its stack.
         self._stacks: dict[int, tuple[int, RawStack]] = {}
         self._new: list[LiveHeap] = []
         self._count = 0
@@ -85,11 +85,11 @@ class ObjectHeap:
         return new
 
     def want(self, *, wanted: bool) -> None:
-        """Whether the heap seems to grow."""
+        """Set whether the heap seems to grow."""
         self._is_wanted = wanted
 
     def refresh(self, now_ns: int) -> None:
-        """Take in a reading that is done, and begin one that is due."""
+        """Process a finished reading, and start one that is due."""
         if self._thread is not None:
             if self._thread.is_alive():
                 return
@@ -101,7 +101,7 @@ class ObjectHeap:
             self._thread.start()
 
     def charge(self, stack_of_block: Callable[[int], RawStack | None]) -> None:
-        """Find out whose the tables of growing containers are, as long as they are where they were read."""
+        """Find the stacks of growing containers' tables, while these are still where they were read."""
         for one in self._growing.growing()[:_CHARGED_MAX]:
             address, known = one.container.address, self._stacks.get(one.container.address)
             if not one.container.is_own or (known is not None and known[0] == one.table):
@@ -113,8 +113,8 @@ class ObjectHeap:
     def retained(self) -> Sequence[Retained]:
         """The growing containers, by the site that makes them grow; those of one site are summed.
 
-        One of weak references keeps nothing, and is left out if another one gains values as fast: asyncio has
-        a set of all tasks, for example.
+        A container of weak references retains nothing, and is left out if another one gains values as fast:
+        asyncio has a set of all tasks, for example.
         """
         groups: dict[tuple[str, object], list[GrowingContainer]] = {}
         for one in self._growing.growing():
@@ -131,7 +131,7 @@ class ObjectHeap:
         ]
 
     def close(self) -> None:
-        """End a running reading, and one that waits for its turn. Waits for neither."""
+        """End a running or waiting reading, without waiting for it."""
         self._is_closed = True
         self._turns.look_again()
         child = self._child

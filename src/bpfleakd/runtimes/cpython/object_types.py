@@ -1,9 +1,10 @@
-"""Which type an object in a pool has, and what a type is called.
+"""Finds the types of objects in pools, and the names of types.
 
 A block of a pool begins with an object, or with the collector's header (PyGC_Head, 16 bytes), or from 3.11 on
-with 16 bytes more before that (the pointers to __dict__ and weak references). So the type is one of three
-words. It is recognized by its target, a type object, and by the word before it, a count of references. A
-block without one is memory that an object owns: the table of a dict, the items of a list.
+with 16 bytes more before that (the pointers to __dict__ and weak references). So the pointer to the type is
+one of three words. It is recognized by its target, a type object, and by the word before it, a count of
+references. A block without such a word is memory that an object owns: the table of a dict, the items of a
+list.
 """
 
 from __future__ import annotations
@@ -42,8 +43,11 @@ NO_OBJECT = "(memory of containers)"
 
 
 class Objects(Struct, frozen=True):
-    """What the live blocks of pools are: `types` has the address of each one's type, 0 for no object, and
-    `at` the word of the block where that is."""
+    """The live blocks of pools as objects.
+
+    `types` has the address of each one's type, 0 for no object, and `at` the word of the block with that
+    pointer.
+    """
 
     pools: Pools
     types: NDArray[np.uint64]
@@ -65,12 +69,12 @@ class Objects(Struct, frozen=True):
         return words
 
     def addresses(self, chosen: NDArray[np.bool_]) -> NDArray[np.uint64]:
-        """Where these objects begin."""
+        """The addresses of these objects."""
         return self.pools.addresses()[chosen] + (self.at[chosen] - 1).astype(np.uint64) * np.uint64(8)
 
 
 class TypeNames:
-    """Names of types of one process, remembered by the type's address. `pid` is for reading many at once."""
+    """Names of types of one process, cached by the type's address. `pid` is for reading many at once."""
 
     def __init__(self, pid: int, memory: RemoteMemory, layout: CPythonLayout, types: ObjectTypes) -> None:
         self._reader = MemoryReader(pid)
@@ -85,7 +89,7 @@ class TypeNames:
         self._object_bytes: dict[int, tuple[int, int]] = {}
 
     def objects_in(self, pools: Pools) -> Objects:
-        """What the live blocks of these pools are."""
+        """The live blocks of these pools as objects."""
         total = int(np.count_nonzero(pools.is_live))
         objects = Objects(pools, np.zeros(total, np.uint64), np.zeros(total, np.int8))
         for word in _TYPE_WORDS:
@@ -99,7 +103,7 @@ class TypeNames:
         return objects
 
     def _types_among(self, addresses: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Those that are types: there may be as many others as there are objects."""
+        """The addresses of types among these, which may include as many others as there are objects."""
         unknown = addresses[~np.isin(addresses, np.fromiter(self._names, np.uint64, len(self._names)))]
         unknown = unknown[(unknown != 0) & (unknown % 8 == 0)]
         for meta in np.unique(metas := self._reader.words(unknown + np.uint64(_OB_TYPE))).tolist():
@@ -144,7 +148,7 @@ class TypeNames:
 
     def sized_types(self) -> set[int]:
         """The addresses of known types whose objects may be larger than a pool's block."""
-        # Of these there may be none in pools.
+        # Pools may have no objects of these types.
         for address in (*astuple(self._types), *(meta for meta, is_one in self._metatypes.items() if is_one)):
             self.name_of(address)
         known = (address for address, name in self._names.items() if name is not None)
@@ -178,12 +182,12 @@ class TypeNames:
         count = self._memory.word(address + _OB_SIZE)
         if self._memory.word(type_address + _TP_FLAGS) & _FLAG_INT and self._layout.version >= (3, 12):
             count >>= _INT_TAG_BITS
-        # The length of an int is negative where the number is, before 3.12.
+        # Before 3.12 the length of a negative int is negative.
         count = min(count, (1 << 64) - count)
         return basic_bytes + count * item_bytes
 
     def kind_of(self, address: int) -> str | None:
-        """Which container it is a type of, or derived from: list, dict, set or deque; None: of none."""
+        """The container type that a type is or derives from: list, dict, set or deque; None: another type."""
         if address not in self._kinds:
             try:
                 self._kinds[address] = self._read_kind(address)
@@ -205,7 +209,7 @@ class TypeNames:
         return None
 
     def _is_metatype(self, address: int) -> bool:
-        """Whether it is `type`, or a class derived from it: what has it as type is a type."""
+        """Whether it is `type` or derived from it: then an object of it is a type."""
         if address not in self._metatypes:
             self._metatypes[address] = address == self._type_type or self._is_derived_from_type(address)
         return self._metatypes[address]

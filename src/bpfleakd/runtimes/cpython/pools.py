@@ -1,9 +1,9 @@
 """pymalloc's pools: the memory of all Python objects of up to 512 bytes, read from outside.
 
 A pool is 16 KiB (4 KiB before 3.10), aligned, and holds blocks of one size behind a header
-(Objects/obmalloc.c, struct pool_header). Nothing that a stripped interpreter names leads to all of them, so
-they are recognised: at every place in the process' anonymous memory where a pool could be, the last word of
-its header has to follow from its size class.
+(Objects/obmalloc.c, struct pool_header). No symbol of a stripped interpreter leads to all pools, so bpfleakd
+checks every place in the process' anonymous memory where a pool could be: the last word of its header must
+match its size class.
 
     ref.count u64, freeblock, nextpool, prevpool, arenaindex u32, szidx u32, nextoffset u32, maxnextoffset u32
 """
@@ -42,8 +42,9 @@ _ROWS_AT_ONCE = 1024
 
 
 class Pools(Struct, frozen=True):
-    """Pools of one size class at `starts`. `words` has a row each; `is_live` a row of booleans, a block
-    each.
+    """Pools of one size class at `starts`.
+
+    `words` has one row per pool; `is_live` one row of booleans, one per block.
     """
 
     block_bytes: int
@@ -52,11 +53,12 @@ class Pools(Struct, frozen=True):
     is_live: NDArray[np.bool_]
 
     def copied(self) -> Pools:
-        """The same, copied: the next reading overwrites the original."""
+        """A copy: the next reading overwrites the original."""
         return replace(self, words=self.words.copy())
 
     def same_heads(self, other: Pools, rows: NDArray[np.intp], others: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Of which blocks the type is the same in `rows` of these pools and `others` of another reading."""
+        """Whether each block has the same type in `rows` of these pools and in `others` of another reading.
+        """
         stride = self.block_bytes // _WORD_BYTES
         same = np.ones((len(rows), self.is_live.shape[1]), np.bool_)
         for word in (1, 3, 5):
@@ -68,11 +70,11 @@ class Pools(Struct, frozen=True):
 
     @property
     def live_bytes(self) -> int:
-        """What their live blocks take."""
+        """The size of the live blocks."""
         return int(np.count_nonzero(self.is_live)) * self.block_bytes
 
     def addresses(self) -> NDArray[np.uint64]:
-        """Where each live block is."""
+        """The address of each live block."""
         offsets = _HEADER_BYTES + np.arange(self.is_live.shape[1]) * self.block_bytes
         addresses: NDArray[np.uint64] = (self.starts[:, None] + offsets.astype(np.uint64))[self.is_live]
         return addresses
@@ -87,17 +89,17 @@ class Pools(Struct, frozen=True):
 
 
 def pool_bytes(version: tuple[int, int]) -> int:
-    """How large a pool is: 16 KiB since arenas are found by a radix tree (3.10)."""
+    """The size of a pool: 16 KiB since a radix tree finds arenas (3.10)."""
     return 16_384 if version >= (3, 10) else 4_096
 
 
 def arena_bytes(version: tuple[int, int]) -> int:
-    """How much memory pymalloc takes at once: ARENA_SIZE of Objects/obmalloc.c."""
+    """The size of pymalloc's mappings: ARENA_SIZE of Objects/obmalloc.c."""
     return 1 << 20 if version >= (3, 10) else 256 << 10
 
 
 def is_anonymous(mapping: Mapping) -> bool:
-    """Whether arenas may be there; they may have a name (PR_SET_VMA_ANON_NAME)."""
+    """Whether a mapping may contain arenas; it may have a name (PR_SET_VMA_ANON_NAME)."""
     is_named = mapping.path and not mapping.path.startswith("[anon:")
     return mapping.writable and mapping.readable and not is_named and not mapping.shared
 
@@ -121,7 +123,7 @@ def find_pools(pid: int, mappings: Sequence[Mapping], size_bytes: int) -> dict[i
 
 
 def read_pools(pid: int, size_class: int, addresses: NDArray[np.uint64], size_bytes: int) -> Iterator[Pools]:
-    """Read pools of one size class; those that have become something else meanwhile are left out.
+    """Yield the pools of one size class, without those that changed their use meanwhile.
 
     Raises NoSuchProcess or AccessDenied.
     """
@@ -137,7 +139,7 @@ def read_pools(pid: int, size_class: int, addresses: NDArray[np.uint64], size_by
 def _read_rows(
     pid: int, starts: NDArray[np.uint64], size_bytes: int
 ) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.uint64]]]:
-    """The memory at each place, as rows of words; without those that cannot be read."""
+    """Yield the memory at each place, as rows of words, without unreadable ones."""
     reader = MemoryReader(pid)
     row_words = size_bytes // _WORD_BYTES
     for first in range(0, len(starts), _ROWS_AT_ONCE):
@@ -157,7 +159,7 @@ def _headers_of(rows: NDArray[np.uint64]) -> np.ndarray:
 
 
 def _is_header(headers: np.ndarray, size_bytes: int) -> NDArray[np.bool_]:
-    """Whether these are headers of pools that hold something."""
+    """Whether these are headers of pools with blocks."""
     size_class = headers["size_class"].astype(np.int64)
     block_bytes = (size_class + 1) * _ALIGNMENT_BYTES
     right = (size_class >= 0) & (size_class < _SIZE_CLASSES)
@@ -177,13 +179,13 @@ def _live_blocks(
     block_bytes: int,
     size_bytes: int,
 ) -> NDArray[np.bool_]:
-    """Which blocks are in use: those that were handed out once and are not in the list of free ones."""
+    """Which blocks are in use: handed out at least once, and not in the list of free ones."""
     block_count = (size_bytes - _HEADER_BYTES) // block_bytes
     handed_out = (headers["next_offset"].astype(np.int64) - _HEADER_BYTES) // block_bytes
     live = np.arange(block_count)[None, :] < handed_out[:, None]
     free = headers["free"].astype(np.uint64)
     pools = np.arange(len(rows))
-    # Each step follows the list of every pool by one block; a list is at most as long as its pool.
+    # Each step follows every pool's list by one block; a list is at most as long as its pool.
     for _ in range(block_count):
         offset = (free - starts[pools]).astype(np.int64)
         index, rest = np.divmod(offset - _HEADER_BYTES, block_bytes)

@@ -36,15 +36,15 @@ __all__ = ["CPython", "detect_cpython"]
 
 PROC = Path("/proc")
 
-# Files that hold no interpreter: a process with many libraries loads one more now and then.
+# Files without an interpreter: a process with many libraries may load another one at any time.
 _foreign: dict[FileKey, None] = {}
 _FOREIGN_MAX = 4_096
-# One object heap is read at a time, whatever is traced.
+# One object heap is read at a time, among all processes.
 _turns = ReadingTurns()
 
 
 class CPython:
-    """An interpreter that is trusted, or the reason why it is not: then it has no frames."""
+    """A trusted interpreter, or the reason why it is not trusted: then it has no frames."""
 
     name = "CPython"
     methods = None
@@ -52,7 +52,7 @@ class CPython:
     code = None
 
     def __init__(self, memory: RemoteMemory, pid: int, found: Interpreter | UntrustedInterpreter) -> None:
-        """This object owns `memory`."""
+        """Takes ownership of `memory`."""
         self._memory = memory
         self._reason: str | None = None
         self.version = "?"
@@ -93,7 +93,7 @@ class CPython:
 
 
 def detect_cpython(process: ProcessInfo, mappings: Sequence[Mapping]) -> CPython | None:
-    """The interpreter of a process; None if it has none, or the process has ended. Raises NotStarted."""
+    """The interpreter of a process; None if it has none, or if the process has ended. Raises NotStarted."""
     pid = process.id.pid
     try:
         memory = RemoteMemory(pid)
@@ -126,7 +126,7 @@ def _namespace(pid: int) -> os.stat_result | None:
 
 @contextmanager
 def _open_image(pid: int, mapping: Mapping) -> Iterator[ElfImage]:
-    """The file that is mapped. Raises OSError, and BadElf also for what holds no interpreter for sure."""
+    """The mapped file. Raises OSError, or BadElf, also for a file that certainly has no interpreter."""
     file = open_mapped(pid, mapping, str(pid))
     if file.key in _foreign:
         raise BadElf("it holds no interpreter")
@@ -140,7 +140,7 @@ def _open_image(pid: int, mapping: Mapping) -> Iterator[ElfImage]:
 
 
 def _tids(pid: int) -> set[int]:
-    """The threads of a process, as its own pid namespace numbers them (NSpid of proc_pid_status(5))."""
+    """The threads of a process, in its own pid namespace (NSpid of proc_pid_status(5))."""
     tids = set()
     for task in (PROC / str(pid) / "task").iterdir():
         for line in (task / "status").read_text(errors="replace").splitlines():

@@ -15,7 +15,7 @@ _ENCODINGS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 
 
 class TextReader:
-    """Reads str objects in their compact form (PEP 393), as names and files always are."""
+    """Reads str objects in their compact form (PEP 393), which names and files always have."""
 
     def __init__(self, memory: RemoteMemory, layout: CPythonLayout, text_type: int) -> None:
         self._memory = memory
@@ -34,7 +34,7 @@ class TextReader:
         return before + (length + 1) * kind
 
     def read(self, address: int) -> str:
-        """The text, cut at some length. Raises OSError, or ValueError if it is not such an object."""
+        """The text, cut at a limit. Raises OSError, or ValueError if it is not such an object."""
         layout = self._layout
         head = self._memory.read(address, layout.compact_bytes)
         kind_of_object, length = struct.unpack_from("<QQ", head, _OB_TYPE)

@@ -1,4 +1,4 @@
-"""One at a time, whoever asked first is next, and a rest after what took long."""
+"""A fair lock with pauses: one holder at a time, in order of requests, with a rest after long holds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["ReadingTurns"]
 
 
 class ReadingTurns:
-    """A lock that threads get in the order in which they asked, which threading.Lock does not promise."""
+    """A lock that threads get in the order of their requests, which threading.Lock does not guarantee."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -21,12 +21,15 @@ class ReadingTurns:
 
     @property
     def count(self) -> int:
-        """How many have a turn or wait for one."""
+        """The number of threads that hold or wait for it."""
         return len(self._asked)
 
     @contextmanager
     def turn(self, is_wanted: Callable[[], bool]) -> Iterator[bool]:
-        """Wait for the turn, which ends with the block: True. False if it is not wanted (`look_again`)."""
+        """Wait for the turn, which ends with the block: True.
+
+        False if it is no longer wanted (`look_again`).
+        """
         own = object()
         with self._changed:
             self._asked.append(own)
@@ -39,11 +42,11 @@ class ReadingTurns:
                 self._changed.notify_all()
 
     def rest(self, pause_s: float) -> None:
-        """To be called by whoever has the turn: the next one begins in `pause_s` at the earliest."""
+        """Delay the next turn by at least `pause_s`; called by the holder."""
         self._rested_s = time.monotonic() + pause_s
 
     def look_again(self) -> None:
-        """Let those that wait see whether their turn is still wanted."""
+        """Let waiting threads check whether they still want their turn."""
         with self._changed:
             self._changed.notify_all()
 

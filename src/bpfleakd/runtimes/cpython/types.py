@@ -15,7 +15,7 @@ _TIMEOUT_S = 120.0
 
 
 class PythonTypes:
-    """All objects of one process, each with the memory of its block, the collector's part included."""
+    """All objects of one process, each with its whole block, including the collector's header."""
 
     work = "a copy of the memory of its objects"
     # Cycles that wait for the collector.
@@ -33,7 +33,7 @@ class PythonTypes:
         return self._read(HeapRequest(self._target, _STOP_S, large=True))
 
     def read_running(self) -> Sequence[TypeCount]:
-        """The same, of what was there in two readings. Raises RuntimeFailure."""
+        """The same for objects found in two readings. Raises RuntimeFailure."""
         return self._read(HeapRequest(self._target, twice=True, large=True))
 
     @staticmethod

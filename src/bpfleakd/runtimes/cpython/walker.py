@@ -1,4 +1,4 @@
-"""What the stack walker needs of an interpreter."""
+"""The stack walker's parameters for an interpreter."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from bpfleakd.runtimes.cpython.layout import CPythonLayout, EntryKind
 
 __all__ = ["python_walk"]
 
-# struct python of bpf/abi.h has 16 bits for an offset, and the walker room for so much of a frame.
+# struct python of bpf/abi.h has 16 bits for an offset, and the walker reads this much of a frame at most.
 _OFFSET_MAX = 0xFFFE
 _FRAME_BYTES_MAX = 128
-# What the layout and the walker call by the same name.
+# Names that the layout and the walker share.
 _OF_LAYOUT = (
     "instruction_kind",
     "entry_kind",
@@ -32,7 +32,7 @@ _OF_LAYOUT = (
 
 
 def python_walk(interpreter: Interpreter, namespace: os.stat_result | None) -> PythonWalk:
-    """What the walker needs. `namespace` is the process' pid namespace if it is not the daemon's.
+    """The parameters. `namespace` is the process' pid namespace if it differs from the daemon's.
 
     Raises ValueError if an offset is larger than the walker can use.
     """
@@ -60,7 +60,7 @@ def python_walk(interpreter: Interpreter, namespace: os.stat_result | None) -> P
 
 
 def _frame_bytes(layout: CPythonLayout) -> int:
-    """What is read of a frame: up to its last field that is used, in whole words."""
+    """The part of a frame to read: up to the last used field, in whole words."""
     ends = [layout.frame_code + 8, layout.frame_previous + 8, layout.frame_instruction + 8]
     if layout.entry_kind is not EntryKind.EACH:
         ends.append(layout.frame_entry + 1)

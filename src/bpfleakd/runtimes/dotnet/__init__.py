@@ -1,6 +1,6 @@
-"""The .NET runtime (CoreCLR, .NET Core 3.0 and later), started without any flag.
+"""The .NET runtime (CoreCLR, .NET Core 3.0 and later), without any start option.
 
-Everything comes over the runtime's diagnostics socket. Its bytes are the target's, so helpers parse them:
+All data comes from the runtime's diagnostics socket. The target controls it, so helpers parse it:
 
 - `diagnostics` speaks the protocol: commands, and the session that a command begins;
 - `stream_jobs` are what helpers do with a session; `nettrace` reads the stream, `events` its payloads,

@@ -1,11 +1,12 @@
-"""Finds the functions that allocate what stays alive: windows of sampling, while the heap grows.
+"""Finds the functions that allocate retained objects, by sampling in windows while the heap grows.
 
 Rules:
 - In a window, the process walks its stack for each 100 kB that it allocates. A window with more than
   `_RATE_MAX` samples a second is short; after it there is a pause of `_PAUSE_TIMES` its length.
-- A cheap window lasts as long as the heap grows; a dear one until a full collection, and a minute at most.
-- The results of a window are kept until the next one has seen enough collections. They say how old they are:
-  what stayed then may be garbage by now.
+- A cheap window lasts as long as the heap grows; an expensive one until a full collection, and a minute at
+  most.
+- The results of a window are kept until the next one has seen enough collections. They state their age, since
+  objects retained then may be garbage now.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _SHORTEST_WINDOW_NS = 10 * _NS_PER_S
 _LONGEST_DEAR_NS = 60 * _NS_PER_S
 _PAUSE_NS = 60 * _NS_PER_S
 _PAUSE_TIMES = 10
-# A leaked object is one that outlives some collections.
+# A leaked object outlives several collections.
 _COLLECTIONS_MIN = 3
 # An open window answers each second or so.
 _FRESH_NS = 10 * _NS_PER_S
@@ -45,7 +46,7 @@ class DotnetAllocations:
         self._stream: EventStream[Allocated] | None = None
         self._window = _NOTHING
         self._before = _NOTHING
-        # When each of the two was last known to be so.
+        # The last time at which each of the two was known to be true.
         self._window_ns = 0
         self._before_ns = 0
         self._now_ns = 0
@@ -55,15 +56,15 @@ class DotnetAllocations:
 
     @property
     def failure(self) -> str | None:
-        """Why there are no samples, if so."""
+        """Why there are no samples, if there are none."""
         return self._stream.failure if self._stream else None
 
     def want(self, *, wanted: bool) -> None:
-        """Whether the heap seems to grow."""
+        """Set whether the heap seems to grow."""
         self._is_wanted = wanted
 
     def refresh(self, now_ns: int) -> None:
-        """Take in new results, and open or close a window. Nothing waits."""
+        """Process new results, and open or close a window, without waiting."""
         self._now_ns = now_ns
         if self._stream is None:
             if self._is_wanted and now_ns >= self._due_ns:
@@ -76,7 +77,7 @@ class DotnetAllocations:
             self._close(now_ns)
 
     def retained(self) -> Sequence[Retained]:
-        """What survived collections, by type and stack, most bytes first."""
+        """The survivors of collections, by type and stack, most bytes first."""
         shown, at_ns = self._shown()
         age_ns = self._now_ns - at_ns
         return [
@@ -99,7 +100,7 @@ class DotnetAllocations:
             self._stream = None
 
     def _shown(self) -> tuple[Allocated, int]:
-        """The results of the last window that has some, and of when they are."""
+        """The results of the last window that has any, and their time."""
         if self._window.collections >= _COLLECTIONS_MIN or not self._before.retained:
             return self._window, self._window_ns
         return self._before, self._before_ns

@@ -1,7 +1,4 @@
-"""The debug directory of an assembly (a PE file): which portable PDB belongs to it, or is in it.
-
-https://github.com/dotnet/runtime/blob/main/docs/design/specs/PE-COFF.md
-"""
+"""The debug directory of an assembly (a PE file): its portable PDB, separate or embedded."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from bpfleakd.runtimes.dotnet.portable_pdb import BadDebugInformation
 __all__ = ["DebugDirectory", "debug_directory"]
 
 _PE32, _PE32_PLUS = 0x10B, 0x20B
-# Where the data directories begin in the optional header, and which of them it is.
+# The offset of the data directories in the optional header, and the index of this one.
 _DIRECTORIES = {_PE32: 96, _PE32_PLUS: 112}
 _DEBUG = 6
 _SECTION_BYTES, _SECTIONS_MAX = 40, 96
@@ -27,7 +24,7 @@ _PDB_MAX_BYTES = 64 << 20
 
 
 class DebugDirectory(Struct, frozen=True):
-    """The id that the PDB must have, None if it has none; and the PDB itself where it is embedded."""
+    """The id that the PDB must have, None without one; and the PDB itself if it is embedded."""
 
     pdb_id: bytes | None
     embedded: bytes | None
@@ -60,7 +57,7 @@ def _read(data: bytes) -> DebugDirectory:
 
 
 def _extent(data: bytes) -> tuple[int, int]:
-    """File offset and size of the directory; nothing where there is none."""
+    """File offset and size of the directory; zeroes without one."""
     (header,) = struct.unpack_from("<I", data, 0x3C)
     signature, _machine, sections = struct.unpack_from("<4sHH", data, header)
     optional_bytes, _characteristics, magic = struct.unpack_from("<HHH", data, header + 20)

@@ -4,9 +4,9 @@ Rules:
 - The target controls the path, through its environment and file system. Nothing is sent before the kernel has
   confirmed that the target is behind the socket (SO_PEERCRED).
 - Every call has a deadline, because a stopped target never answers.
-- A session ends with its connection: the runtime stops it at the first write that fails. So nothing is left
+- A session ends with its connection: the runtime stops it at the first write that fails. So nothing remains
   in a target whose tracer was killed.
-- Only the answer to a command is read here: a header and a number. The stream that follows goes to a helper
+- This module only reads the answer to a command: a header and a number. A helper reads the stream after it
   (stream_jobs.py).
 
 https://github.com/dotnet/diagnostics/blob/main/documentation/design-docs/ipc-protocol.md
@@ -49,7 +49,7 @@ _DIRECTORY_ENTRIES_MAX = 20_000
 
 
 class DiagnosticsError(RuntimeFailure):
-    """The runtime cannot be asked. The message is a sentence for the user."""
+    """The runtime does not answer. The message is a sentence for the user."""
 
     def __init__(self, message: str, code: int | None = None) -> None:
         super().__init__(message)
@@ -64,7 +64,7 @@ class Provider(Struct, frozen=True):
     name: str = RUNTIME_PROVIDER
 
     def encoded(self) -> bytes:
-        """In the form of the commands, without arguments."""
+        """In the format of commands, without arguments."""
         return struct.pack("<QI", self.keywords, self.level) + _text(self.name) + struct.pack("<I", 0)
 
 
@@ -86,7 +86,7 @@ class Session:
 
 
 class Endpoint(Struct, frozen=True):
-    """The diagnostics socket of the process that `root` is of, by its path there."""
+    """The diagnostics socket of the process of `root`, by its path there."""
 
     root: TargetRoot
     path: str
@@ -94,9 +94,10 @@ class Endpoint(Struct, frozen=True):
     def start(
         self, providers: Iterable[Provider], *, buffer_mib: int, rundown: bool, timeout_s: float = TIMEOUT_S
     ) -> Session:
-        """Start a session. Without `rundown` it ends without the list of methods, if the runtime can do that.
+        """Start a session.
 
-        Raises DiagnosticsError.
+        Without `rundown` it ends without the list of methods, if the runtime supports that. Raises
+        DiagnosticsError.
         """
         encoded = [provider.encoded() for provider in providers]
         array = struct.pack("<I", len(encoded)) + b"".join(encoded)
@@ -112,7 +113,7 @@ class Endpoint(Struct, frozen=True):
 
     @contextlib.contextmanager
     def stopping(self, session: Session, timeout_s: float = TIMEOUT_S) -> Iterator[None]:
-        """Request the end of a session. The caller reads its stream to the end meanwhile.
+        """Request the end of a session, and read its stream to the end within the context.
 
         Raises DiagnosticsError.
         """
@@ -137,7 +138,7 @@ class Endpoint(Struct, frozen=True):
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
             connection.settimeout(max(0.001, deadline_s - time.monotonic()))
-            # A path of the target may be longer than an address may be, and may change its meaning.
+            # A path of the target may be longer than an address allows, and may change its meaning.
             held = self.root.open_handle(self.path, follow=False)
             try:
                 if not stat.S_ISSOCK(os.fstat(held).st_mode):
@@ -162,8 +163,8 @@ def find_endpoint(
 ) -> Endpoint:
     """Find the socket of a process: in its TMPDIR, in its mount and pid namespace.
 
-    `exactly`: only by its usual name, for a process that may not be a .NET process. Raises DiagnosticsError
-    if there is none.
+    `exactly`: only the usual name, for a process that may not be a .NET process. Raises DiagnosticsError if
+    there is none.
     """
     environment = read_environment(pid, proc)
     if environment.get(b"DOTNET_EnableDiagnostics", environment.get(b"COMPlus_EnableDiagnostics")) == b"0":
@@ -174,7 +175,7 @@ def find_endpoint(
         exact = os.path.join(directory, f"dotnet-diagnostic-{namespace_pid}-{start_ticks}-socket")
         if _is_there(root, exact):
             return Endpoint(root, exact)
-        # In a time namespace the start of the process is another number.
+        # In a time namespace the start time of the process differs.
         for name in () if exactly else _sockets(root, directory, namespace_pid):
             return Endpoint(root, os.path.join(directory, name))
     raise DiagnosticsError("it has no diagnostics socket")

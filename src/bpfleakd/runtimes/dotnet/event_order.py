@@ -1,10 +1,10 @@
-"""Puts the events of several threads into the order of time.
+"""Sorts the events of several threads by time.
 
 A runtime writes what one thread has buffered, then what the next one has, every 100 ms. So the beginnings of
 three background collections, which threads of the program announce, may come before the end of the first one,
 which the collector's thread announces.
 
-Pure: events in, events out.
+No I/O.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from bpfleakd.runtimes.dotnet.nettrace import Event
 
 __all__ = ["HELD_S", "EventOrder"]
 
-# Longer than what a runtime gathers, also on a busy machine.
+# Longer than a runtime buffers, also on a busy machine.
 HELD_S = 0.5
 _HELD_NS = int(HELD_S * 1e9)
-# More at once are let go: 50,000 a second make a window of samples end anyway.
+# Further events are released: at 50,000 per second a window of samples ends anyway.
 _HELD_MAX = 50_000
 
 
 class EventOrder:
-    """The events of one session that have come, and may not be the next ones."""
+    """The events of one session that have arrived, and may not be the next ones."""
 
     def __init__(self) -> None:
         self._held: list[Event] = []
 
     @property
     def is_holding(self) -> bool:
-        """Whether there are any."""
+        """Whether there are any events."""
         return bool(self._held)
 
     def take(self, new: Iterable[Event]) -> list[Event]:
-        """Take in what has come; return what is `HELD_S` older than the newest event, in order."""
+        """Add new events; returns those that are `HELD_S` older than the newest event, in order."""
         self._held.extend(new)
         self._held.sort(key=lambda event: event.time_ns)
         if len(self._held) > _HELD_MAX:
@@ -45,6 +45,6 @@ class EventOrder:
         return ready
 
     def rest(self) -> list[Event]:
-        """All of them, in order: nothing has come for `HELD_S`."""
+        """All remaining events, in order, since none have arrived for `HELD_S`."""
         ready, self._held = self._held, []
         return ready

@@ -1,4 +1,4 @@
-"""A session that stays open. A helper follows it, and each tick takes in the helper's answers.
+"""A session that stays open. A helper reads it, and each tick processes the helper's answers.
 
 Rules:
 - It is opened in a thread of its own; reading never waits.
@@ -25,7 +25,7 @@ _NS_PER_S = 1_000_000_000
 _AGAIN_NS = 30 * _NS_PER_S
 _WENT_WELL_NS = 600 * _NS_PER_S
 _FAILURES_MAX = 3
-# Reading a hundred collections a second takes 0.5 % of a processor.
+# Reading a hundred collections per second takes 0.5 % of a processor.
 _CPU_S = 20_000
 
 
@@ -58,7 +58,7 @@ class EventStream(Generic[T]):
         self._opened: queue.SimpleQueue[AnswerStream[T] | DiagnosticsError] = queue.SimpleQueue()
 
     def read(self, now_ns: int) -> list[T]:
-        """The answers since the last time; opens the session when it is time to."""
+        """The answers since the last call; opens the session when it is due."""
         self._take_opened(now_ns)
         if self._answers is None:
             self._open_if_due(now_ns)

@@ -3,7 +3,7 @@
 https://github.com/dotnet/runtime/blob/main/src/coreclr/vm/ClrEtwAll.man
 
 Later versions of an event append fields; the fields that are read are in all versions. A payload that is too
-short raises struct.error or BadNettrace: callers take that for a bad stream.
+short raises struct.error or BadNettrace, which callers treat as a bad stream.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 
 # Microsoft-Windows-DotNETRuntime
 GC_START, GC_END, GC_HEAP_STATS = 1, 2, 4
-# Of the kinds of a collection, that which lets the program go on.
+# The kind of collection that lets the program continue.
 BACKGROUND = 1
 ALLOCATION_TICK = 10
 BULK_TYPE, BULK_NODE = 15, 18
@@ -58,7 +58,7 @@ _LARGE = 1
 
 
 class LoadedMethod(Struct, frozen=True):
-    """A method with native code, in its hot part at `start`; `is_jitted`: not ahead of time."""
+    """A method with native code, whose hot part is at `start`; `is_jitted`: not compiled ahead of time."""
 
     id: int
     module_id: int
@@ -71,7 +71,7 @@ class LoadedMethod(Struct, frozen=True):
 
 
 class IlMap(Struct, frozen=True):
-    """The IL that native code of a method comes from: pairs (native offset, IL offset), by native offset."""
+    """The source of a method's native code in IL: pairs (native offset, IL offset), by native offset."""
 
     method_id: int
     pairs: tuple[tuple[int, int], ...]
@@ -80,7 +80,7 @@ class IlMap(Struct, frozen=True):
 class HeapStats(Struct, frozen=True):
     """The heap after a collection: the size of all generations is `heap_bytes`.
 
-    `live_bytes` are alive at most, and `least_bytes` at least, if the collection `is_full`; None: all that is
+    If the collection `is_full`, at most `live_bytes` and at least `least_bytes` are alive; None: everything
     alive was found.
     """
 
@@ -91,7 +91,7 @@ class HeapStats(Struct, frozen=True):
 
 
 class AllocationTick(Struct, frozen=True):
-    """A sample: `allocated_bytes` were allocated since the one before, the last of them an object of `type`.
+    """A sample: `allocated_bytes` since the previous one, the last of them an object of `type`.
 
     `address` is that of the object, 0 if the runtime does not state it; `size_bytes` is 0 before .NET 6.
     """
@@ -120,7 +120,7 @@ def module(event: Event) -> tuple[int, str]:
 
 
 def il_map(event: Event) -> IlMap:
-    """MethodDCEndILToNativeMap. Prologue, epilogue and what has no IL are left out."""
+    """MethodDCEndILToNativeMap. Prologue, epilogue and code without IL are left out."""
     method_id, _rejit, _extent, count = _MAP.unpack_from(event.payload)
     numbers = struct.unpack_from(f"<{2 * count}I", event.payload, _MAP.size)
     pairs = zip(numbers[count:], numbers[:count], strict=True)
@@ -130,8 +130,8 @@ def il_map(event: Event) -> IlMap:
 def heap_stats(event: Event, *, is_background: bool) -> HeapStats:
     """GCHeapStats: sizes and promotions of generations 0 to 2 and of large objects; later of pinned too.
 
-    A background collection leaves out generations 0 and 1. What is stated of these is from earlier: what
-    generation 0 had then is in generation 1, and what that had is in the oldest, which was collected.
+    A background collection leaves out generations 0 and 1. Their figures are older: the memory of generation
+    0 is now in generation 1, and that of generation 1 in the oldest, which was collected.
     """
     numbers = _HEAP_STATS.unpack_from(event.payload)
     sizes, promoted = list(numbers[0:8:2]), list(numbers[1:8:2])
@@ -139,7 +139,7 @@ def heap_stats(event: Event, *, is_background: bool) -> HeapStats:
     if event.version >= 2 and len(event.payload) >= _HEAP_STATS.size + 18:
         pinned = struct.unpack_from("<QQ", event.payload, _HEAP_STATS.size + 2)
         sizes.append(pinned[0])
-        # Runtimes do not fill in what was found of them alive.
+        # Runtimes do not fill in the live bytes of these.
         promoted.append(pinned[1] or pinned[0])
     heap_bytes, old_bytes = sum(sizes), sum(promoted[2:])
     # The oldest generation, and large objects, which belong to it.
@@ -172,7 +172,7 @@ def allocation_tick(event: Event) -> AllocationTick:
         (address,) = struct.unpack_from("<Q", event.payload, at + 4)
     if event.version >= 4:
         (size_bytes,) = struct.unpack_from("<Q", event.payload, at + 12)
-    # More is not to be believed.
+    # A larger figure is implausible.
     allocated_bytes = allocated_bytes if allocated_bytes <= _ALLOCATED_MAX_BYTES else 0
     return AllocationTick(name, allocated_bytes, address, size_bytes, kind == _LARGE)
 

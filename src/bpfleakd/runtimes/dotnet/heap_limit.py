@@ -1,7 +1,4 @@
-"""The limit of the heap that a .NET process was started with.
-
-https://learn.microsoft.com/dotnet/core/runtime-config/garbage-collector#heap-limit
-"""
+"""The heap limit set at the start of a .NET process."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from collections.abc import Mapping
 __all__ = ["hard_limit_bytes"]
 
 _NAME = b"GCHeapHardLimit"
-# Since .NET 5, which still takes the older one.
+# Since .NET 5, which still accepts the older one.
 _PREFIXES, _OLDER_PREFIXES = (b"DOTNET_", b"COMPlus_"), (b"COMPlus_",)
 _HEXADECIMAL = re.compile(rb"(?:0[xX])?([0-9a-fA-F]{1,16})")
 

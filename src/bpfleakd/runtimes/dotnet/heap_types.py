@@ -1,6 +1,6 @@
 """The objects of a .NET heap by type, exactly: by a full collection and a walk over all objects.
 
-The process stands still for both, so it is done on request only.
+The process is stopped for both, so this happens on request only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bpfleakd.symbols.dotnet_names import type_name
 
 __all__ = ["DotnetTypes"]
 
-# GC, GCHeapDump, Type, GCHeapAndTypeNames: the walk is made when a session with them begins.
+# GC, GCHeapDump, Type, GCHeapAndTypeNames: the walk begins with a session that has them.
 _WALK = Provider(0x198_0001, 5)
 # An object takes 32 bytes. Objects that do not fit are missing in the counts.
 _BUFFER_MIB = 256
@@ -38,11 +38,11 @@ class DotnetTypes:
         self._helpers = helpers
         self._endpoint = endpoint
         self._heap_bytes = heap_bytes
-        # The runtime tells the name of a type once.
+        # The runtime sends the name of a type once.
         self._names: dict[int, str] = {}
 
     def price_s(self) -> float | None:
-        """How long the process will stand still, in seconds, about; None if unknown."""
+        """How long the process will be stopped, in seconds, approximately; None if unknown."""
         heap_bytes = self._heap_bytes()
         return None if heap_bytes is None else max(_S_AT_LEAST, heap_bytes * _S_PER_BYTE)
 

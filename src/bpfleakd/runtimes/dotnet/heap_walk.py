@@ -1,6 +1,6 @@
-"""Sums of the objects of a .NET heap by type, while the events of a walk over it come.
+"""Sums up the objects of a .NET heap by type, from the events of a walk over it.
 
-Pure: a stream in, sums out. A helper does this (stream_jobs.py).
+No I/O; a helper runs this (stream_jobs.py).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _NAMES_MAX = 200_000
 
 
 class HeapWalk:
-    """One walk. `names` are types that are known by id: the runtime tells the name of one once.
+    """One walk. `names` are the types that are known by id: the runtime sends the name of each once.
 
-    `new_names` are those that it told now; `is_done` when the walk is over.
+    `new_names` are those received in this walk; `is_done` when the walk is over.
     """
 
     def __init__(self, names: Mapping[int, str]) -> None:
@@ -32,7 +32,7 @@ class HeapWalk:
         self._sums: dict[int, tuple[int, int]] = {}
 
     def feed(self, data: bytes) -> None:
-        """Take in more of the stream. Raises BadNettrace or struct.error."""
+        """Process more of the stream. Raises BadNettrace or struct.error."""
         for event in self._reader.feed(data):
             if event.number == events.BULK_NODE:
                 self._add(events.heap_nodes(event))

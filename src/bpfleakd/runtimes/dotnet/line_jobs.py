@@ -1,6 +1,6 @@
-"""What helpers do with assemblies and portable PDBs of .NET processes: lines for the native code of methods.
+"""The helpers' jobs for assemblies and portable PDBs of .NET processes: lines for native code of methods.
 
-The functions in JOBS run in a process without rights (sandbox/zygote.py); the structs are what they answer.
+The functions in JOBS run in an unprivileged process (sandbox/zygote.py); the structs are their answers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ JOBS = ("lines",)
 LINES_JOB = f"{__name__}:lines"
 
 POINT = struct.Struct("<III")
-"""From a native offset on, a line of a file: offset, place in `files`, line."""
+"""From a native offset on, a line of a file: offset, index in `files`, line."""
 
 _FILES_MAX = 65_536
 _CONTENT_MAX_BYTES = 256 << 20
@@ -33,22 +33,22 @@ _FIRST_ONLY = _PAIR.pack(0, 0)
 
 
 class MethodLines(msgspec.Struct, frozen=True, tag=True):
-    """Of the methods that were asked about, in their order, the packed points; paths of files, by place."""
+    """The packed points of the requested methods, in order; paths of files, by index."""
 
     files: Annotated[tuple[FilePath, ...], msgspec.Meta(max_length=_FILES_MAX)]
     points: tuple[bytes, ...]
 
 
 def prepare() -> None:
-    """Nothing has to be loaded."""
+    """Do nothing: nothing needs to be loaded."""
 
 
 def lines(files: Sequence[int], arguments: object, answer: Answers) -> None:
     """Answer the lines of methods of an assembly; nothing if it has no portable PDB.
 
-    `files` are the assembly, and the PDB beside it, if there is one. `arguments` are pairs: the token of a
-    method, and its packed pairs of native and IL offset; without these, its first line stands for all.
-    Raises BadDebugInformation.
+    `files` are the assembly, and the separate PDB, if any. `arguments` are pairs: the token of a method, and
+    its packed pairs of native and IL offset; without these, its first line is used for all. Raises
+    BadDebugInformation.
     """
     pdb = _pdb_of(files)
     if pdb is None:
@@ -78,7 +78,7 @@ def _packed(points: Sequence[SequencePoint], il_map: bytes, places: dict[int, in
     for native, il_offset in _PAIR.iter_unpack(il_map):
         if not points:
             break
-        # What comes before the first line belongs to it.
+        # Code before the first line belongs to it.
         point = points[max(0, bisect_right(offsets, il_offset) - 1)]
         if (point.document, point.line) != last and len(places) < _FILES_MAX:
             place = places.setdefault(point.document, len(places))
@@ -88,6 +88,6 @@ def _packed(points: Sequence[SequencePoint], il_map: bytes, places: dict[int, in
 
 
 def _content(file: int) -> bytes:
-    # What is not read is not loaded; a file that shrinks meanwhile ends this process.
+    # Unread pages are not loaded; a file that shrinks meanwhile ends this process.
     with mmap.mmap(file, 0, prot=mmap.PROT_READ) as mapped:
         return mapped[:_CONTENT_MAX_BYTES]

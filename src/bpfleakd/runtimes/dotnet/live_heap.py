@@ -1,4 +1,4 @@
-"""What each collection of a .NET process leaves alive, by events of the GC keyword: a kilobyte each."""
+"""The live heap after each collection of a .NET process, from events of the GC keyword: a kilobyte each."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ _BUFFER_MIB = 1
 
 
 class DotnetLiveHeap:
-    """The collections of one process, while it is traced. `last_bytes` is the heap after the last one,
-    `read_bytes` what has come to tell of them."""
+    """The collections of one process while it is traced.
+
+    `last_bytes` is the heap after the last one, `read_bytes` the size of the events read.
+    """
 
     def __init__(self, helpers: Helpers, endpoint: Callable[[], Endpoint], not_before_ns: int) -> None:
         self._endpoint = endpoint
@@ -29,12 +31,12 @@ class DotnetLiveHeap:
 
     @property
     def failure(self) -> str | None:
-        """Why nothing is known of collections, if so."""
+        """Why collections are unknown, if they are."""
         return self._stream.failure
 
     @property
     def watched_since_ns(self) -> int | None:
-        """Since when collections are told; None if they are not."""
+        """Since when collections are reported; None if they are not."""
         return self._stream.open_since_ns
 
     def read(self, now_ns: int) -> Sequence[LiveHeap]:

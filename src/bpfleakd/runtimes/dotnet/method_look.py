@@ -1,4 +1,4 @@
-"""Asks a .NET process for its methods; a helper reads what it answers.
+"""Requests the methods of a .NET process; a helper reads the answer.
 
 The process needs 10 to 50 ms of CPU time for some hundred methods.
 """

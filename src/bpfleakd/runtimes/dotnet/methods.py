@@ -1,4 +1,4 @@
-"""Names for the methods of a .NET process, requested when code without a name is met.
+"""Names for the methods of a .NET process, requested when a stack has code without a name.
 
 Rules:
 - A look is a rundown, made in a thread of its own: nothing waits for it. There is one at a time. Lines come
@@ -42,7 +42,7 @@ _LONGEST_PAUSE_NS = 600 * _NS_PER_S
 _FAILURES_MAX = 3
 _UNNAMED_MAX = 10_000
 _METHODS_MAX = 300_000
-# A user whose processes do not answer delays the names of no other.
+# A user whose processes do not answer delays no other user's names.
 _LOOKS: Turns[int] = Turns(in_all=16, of_one=4)
 
 
@@ -52,7 +52,7 @@ class _WithLines(Struct, frozen=True):
 
 
 class MethodTable:
-    """Methods by address, from all looks so far; `compiled` counts those that only later looks met."""
+    """Methods by address, from all looks so far; `compiled` counts those that only later looks found."""
 
     def __init__(self) -> None:
         self.compiled = JitModules()
@@ -65,11 +65,11 @@ class MethodTable:
         return len(self._index)
 
     def add(self, found: Methods) -> None:
-        """Take in a look; what it has is newer than all before."""
+        """Add the result of a look, which is newer than all before."""
         if len(self._code) + len(found.code) > 2 * _METHODS_MAX:
             self._index, self._code = JitIndex(_METHODS_MAX), []
             self._lines, self._known = {}, {}
-        # What the first look meets may be old.
+        # The methods of the first look may be old.
         is_first = not self._known
         for code in found.code:
             key = code.start, code.size_bytes, code.id
@@ -82,7 +82,7 @@ class MethodTable:
                 self._code.append((code, module))
 
     def add_lines(self, found: Methods, lines: LinesOfMethods) -> None:
-        """Take in the lines of methods that were added before."""
+        """Add the lines of methods that were added before."""
         for place, of_method in lines.items():
             code = found.code[place]
             row = self._known.get((code.start, code.size_bytes, code.id))
@@ -102,7 +102,7 @@ class MethodTable:
 
 
 def _line_at(lines: Lines, offset: int) -> tuple[str, int] | None:
-    """What comes before the first line, the prologue, belongs to it."""
+    """The prologue, before the first line, belongs to that line."""
     if not lines:
         return None
     _from, file, line = lines[max(0, bisect_right(lines, offset, key=itemgetter(0)) - 1)]
@@ -112,8 +112,8 @@ def _line_at(lines: Lines, offset: int) -> tuple[str, int] | None:
 class DotnetMethods:
     """The methods of a process of user `uid`.
 
-    `look` makes a rundown and raises DiagnosticsError, `lines_of` finds lines. `failure` says why there are
-    no names, if there are none. `generation` changes when addresses may have got names or lines.
+    `look` makes a rundown and raises DiagnosticsError, `lines_of` finds lines. `failure` is why there are no
+    names, if there are none. `generation` changes when addresses may have new names or lines.
     """
 
     is_live = False
@@ -132,7 +132,7 @@ class DotnetMethods:
         self._failures = 0
         self._is_looking = False
         self._finished: queue.SimpleQueue[Methods | _WithLines | DiagnosticsError] = queue.SimpleQueue()
-        # Addresses without a name: those that the last look was made for, and those met since.
+        # Addresses without a name: those before the last look, and those since.
         self._looked_for: set[int] = set()
         self._unnamed: set[int] = set()
         self._is_wanted = True
@@ -141,7 +141,7 @@ class DotnetMethods:
         return len(self._table)
 
     def compiled(self) -> Sequence[JitModule]:
-        """What the runtime has compiled since the first look, by assembly, as of the last one.
+        """The code compiled since the first look, by assembly, as of the last one.
 
         A call requests another look, as code without a name does.
         """
@@ -150,7 +150,7 @@ class DotnetMethods:
         return self._table.compiled.report()
 
     def refresh(self, now_ns: int) -> None:
-        """Take in a look that is finished; begin one if it is due."""
+        """Process a finished look; start one if it is due."""
         self._take_finished(now_ns)
         is_due = self._is_wanted and not self._is_looking and now_ns >= self._due_ns
         if is_due and _LOOKS.take(self._uid):
@@ -160,7 +160,7 @@ class DotnetMethods:
             threading.Thread(target=self._look_once, name="dotnet-methods", daemon=True).start()
 
     def find(self, address: int) -> Sequence[Method] | None:
-        """The method at an address; code that has none will be looked for."""
+        """The method at an address; requests a look for unknown code."""
         found = self._table.find(address)
         if not found and address not in self._unnamed and len(self._unnamed) < _UNNAMED_MAX:
             self._unnamed.add(address)
@@ -191,7 +191,7 @@ class DotnetMethods:
     def _take_finished(self, now_ns: int) -> None:
         while not self._finished.empty():
             answer = self._finished.get()
-            # Lines are the last of a look.
+            # Lines complete a look.
             self._is_looking = isinstance(answer, Methods)
             if isinstance(answer, Methods):
                 self._take(answer)

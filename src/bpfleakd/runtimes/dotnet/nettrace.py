@@ -1,4 +1,4 @@
-"""Reads streams in the nettrace format, versions 4 and 5: bytes in, events out.
+"""Reads streams in the nettrace format, versions 4 and 5: turns bytes into events.
 
 https://github.com/microsoft/perfview/blob/main/src/TraceEvent/EventPipe/NetTraceFormat_v5.md
 
@@ -74,7 +74,7 @@ class NettraceReader:
         self._stacks: dict[int, tuple[int, ...]] = {}
 
     def feed(self, data: bytes) -> Iterator[Event]:
-        """Take in bytes and return the events that are complete now. Raises BadNettrace."""
+        """Add bytes and yield the events that are now complete. Raises BadNettrace."""
         buffer = self._pending + data
         at = 0
         try:
@@ -102,7 +102,7 @@ class NettraceReader:
         return len(_PREFIX)
 
     def _object(self, buffer: bytes, at: int) -> tuple[bytes, bytes, int]:
-        """Name, payload and end of the object at a place."""
+        """Name, payload and end of the object at a position."""
         if len(buffer) <= at:
             raise _Short
         if buffer[at] == _NULL:
@@ -177,7 +177,7 @@ class NettraceReader:
 
 
 def read_text(payload: bytes, at: int) -> tuple[str, int]:
-    """A UTF-16 text that ends with a zero, and where it ends. Raises BadNettrace if it does not."""
+    """A UTF-16 text that ends with a zero, and its end. Raises BadNettrace without an end."""
     end = payload.find(b"\0\0", at)
     while end >= 0 and (end - at) % 2:
         end = payload.find(b"\0\0", end + 1)

@@ -1,7 +1,7 @@
-"""Portable PDBs: which line of which file each IL instruction of a method comes from.
+"""Portable PDBs: the file and line of each IL instruction of a method.
 
-https://github.com/dotnet/runtime/blob/main/docs/design/specs/PortablePdb-Metadata.md
-ECMA-335 II.24.2 (metadata root and streams) and II.23.2 (compressed numbers).
+https://github.com/dotnet/runtime/blob/main/docs/design/specs/PortablePdb-Metadata.md ECMA-335 II.24.2
+(metadata root and streams) and II.23.2 (compressed numbers).
 
 Rules:
 - The bytes are the target's: every length is checked, and `BadDebugInformation` is all that is raised.
@@ -27,7 +27,7 @@ _POINTS_MAX = 200_000
 _DOCUMENT, _METHOD_DEBUG_INFORMATION = 0x30, 0x31
 _METHOD_TOKEN = 0x0600_0000
 _ROW_MASK = 0x00FF_FFFF
-# Which heaps have indices of 4 bytes.
+# The heaps with indices of 4 bytes.
 _LARGE_GUIDS, _LARGE_BLOBS = 0x02, 0x04
 
 
@@ -68,7 +68,7 @@ class PortablePdb:
         return _guarded(lambda: list(self._points(document, self._blob(blob))))
 
     def _tables(self) -> tuple[list[int], list[tuple[int, int]]]:
-        """The name of each document, and of each method its document and the blob of its points."""
+        """The name of each document, and for each method its document and the blob of its points."""
         data = self._streams.get(b"#~", b"")
         (large,) = struct.unpack_from("<B", data, 6)
         (present,) = struct.unpack_from("<Q", data, 8)
@@ -91,7 +91,7 @@ class PortablePdb:
         return names, list(methods.iter_unpack(data[middle:end]))
 
     def _document_name(self, row: int) -> str:
-        """Parts that a separator joins, each a blob of its own."""
+        """The name consists of parts with a separator, each a separate blob."""
         if not 0 < row <= len(self._documents):
             raise BadDebugInformation(f"it has no document {row}")
         name = self._blob(self._documents[row - 1])
@@ -158,7 +158,7 @@ def _streams(data: bytes) -> dict[bytes, bytes]:
 
 
 def _unsigned(data: bytes, at: int) -> tuple[int, int]:
-    """A compressed number, and where it ends (II.23.2)."""
+    """A compressed number, and its end (II.23.2)."""
     first = data[at]
     if not first & 0x80:
         return first, at + 1
@@ -170,7 +170,7 @@ def _unsigned(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _signed(data: bytes, at: int) -> tuple[int, int]:
-    """The same with a sign, which is in the lowest bit."""
+    """The same with a sign in the lowest bit."""
     number, end = _unsigned(data, at)
     bits = {1: 6, 2: 13, 4: 28}[end - at]
     return (number >> 1) - ((1 << bits) if number & 1 else 0), end

@@ -3,7 +3,7 @@
 A session without events is started and ended at once. At its end the runtime sends its list of methods: of
 all tiers, with those that were compiled ahead of time (ReadyToRun).
 
-Pure: a stream in, methods out. A helper does this (stream_jobs.py), at the request of `method_look`.
+No I/O; a helper runs this (stream_jobs.py), at the request of `method_look`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Rundown(Struct):
 def parse_rundown(stream: bytes) -> Rundown:
     """The methods in a stream. Raises BadNettrace."""
     found = Rundown()
-    # At the end of a session the map of some code is told before the code itself.
+    # At the end of a session, the map of some code precedes the code itself.
     il_map: events.IlMap | None = None
     mapped = 0
     try:

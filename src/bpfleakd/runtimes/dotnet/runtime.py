@@ -26,12 +26,12 @@ __all__ = ["DotnetRuntime", "detect_dotnet"]
 
 _LIBRARY = "libcoreclr.so"
 _SHARED_FRAMEWORK = re.compile(r"/shared/Microsoft\.NETCore\.App/(\d[\w.+-]{0,40})/")
-# What .NET takes to start, and three times that for a busy machine.
+# The start time of .NET, tripled for a busy machine.
 _START_UP_NS = 3_000_000_000
 
 
 class DotnetRuntime:
-    """Names, live heap and types of one .NET process. Nothing of it waits for the process."""
+    """Names, live heap and types of one .NET process. Nothing here waits for the process."""
 
     name = ".NET"
     code_tables = ()
@@ -51,7 +51,7 @@ class DotnetRuntime:
         self._process = process
         self._proc = proc
         started_ns = process.id.start_ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-        # The start is counted from boot, with the time asleep; the pause is not.
+        # The start is counted from boot including suspend; the pause is not.
         age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - started_ns
         settled_ns = now_ns + max(0, _START_UP_NS - age_ns)
         lines = PdbLines(helpers, root_of(process.id.pid, proc))
@@ -77,7 +77,7 @@ class DotnetRuntime:
 
     @property
     def allocations(self) -> DotnetAllocations:
-        """Who allocates that."""
+        """The samples of retained objects."""
         return self._allocations
 
     @property
@@ -87,7 +87,7 @@ class DotnetRuntime:
 
     @property
     def notes(self) -> Sequence[str]:
-        """What is missing, and why."""
+        """Sentences on missing data, with the reasons."""
         missing = {
             "its methods have no names": self._methods.failure,
             "its collections are unknown": self._live_heap.failure,

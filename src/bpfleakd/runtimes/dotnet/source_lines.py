@@ -1,7 +1,7 @@
 """File and line of a .NET process' methods, by portable PDBs; helpers parse them.
 
-A PDB is in the assembly, or beside it with the name of the assembly. Neither the assemblies of the shared
-framework nor those of programs that were published without one have any.
+A PDB is in the assembly, or beside it with the name of the assembly. The assemblies of the shared framework
+have none, nor do those of programs published without one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class PdbLines:
         self._without: set[str] = set()
 
     def __call__(self, methods: Methods) -> LinesOfMethods:
-        """The lines of all methods that have some. Waits for files."""
+        """The lines of all methods with lines. Waits for files."""
         by_module: dict[int, list[int]] = defaultdict(list)
         for place, code in enumerate(methods.code):
             by_module[code.module_id].append(place)
@@ -95,5 +95,5 @@ def _unpacked(points: bytes, files: list[str]) -> Lines:
 
 
 def _shown(path: str) -> str:
-    """The name of a source file, which was compiled on any system."""
+    """The name of a source file; its path may come from any operating system."""
     return shortened(printable(path.replace("\\", "/").rsplit("/", 1)[-1]), _PATH_MAX_CHARACTERS)

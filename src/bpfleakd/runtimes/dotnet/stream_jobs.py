@@ -1,7 +1,7 @@
-"""What helpers do with the event streams of .NET processes: they read them, and answer what is in them.
+"""The helpers' jobs for event streams of .NET processes: they read them, and answer with their content.
 
-The functions in JOBS run in a process without rights (sandbox/zygote.py) that ends with the stream. They get
-the open connection of a session; the structs are what they answer.
+The functions in JOBS run in an unprivileged process (sandbox/zygote.py) that ends with the stream. They
+receive the open connection of a session; the structs are their answers.
 
 - `rundown` reads the list of methods that ends a session.
 - `collections` and `allocations` follow a session that stays open, until nobody listens.
@@ -50,10 +50,10 @@ RUNDOWN_JOB, COLLECTIONS_JOB, ALLOCATIONS_JOB, HEAP_TYPES_JOB = (f"{__name__}:{j
 RUNDOWN_LIMIT_BYTES = 64 << 20
 _HEAP_LIMIT_BYTES = 4 << 30
 _READ_BYTES = 1 << 20
-# Between two readings of a session that stays open: it bounds what a process can make us do.
+# Between two readings of an open session: bounds the work that a process can cause.
 _PAUSE_S = 0.25
 _SUMMARY_PAUSE_S = 1.0
-# Of one reading: nobody collects so often, but anybody may say so.
+# Per reading: nobody collects this often, but a process may claim so.
 _COLLECTIONS_MAX = 64
 ROWS_AT_A_TIME = 1_000
 _RETAINED_MAX = 500
@@ -80,7 +80,7 @@ class CodePart(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RundownPart(msgspec.Struct, frozen=True, tag=True):
-    """Some of the methods; the last part has the modules, by id, and how many methods were left out."""
+    """Some of the methods; the last part has the modules, by id, and the number of methods left out."""
 
     code: tuple[CodePart, ...] = ()
     modules: tuple[tuple[Annotated[int, msgspec.Meta(ge=0)], Text], ...] = ()
@@ -89,7 +89,7 @@ class RundownPart(msgspec.Struct, frozen=True, tag=True):
 
 
 class Collection(msgspec.Struct, frozen=True, array_like=True):
-    """A collection, at a time of CLOCK_MONOTONIC, and events.HeapStats of it."""
+    """A collection at a CLOCK_MONOTONIC time, with its events.HeapStats."""
 
     at_ns: Number
     heap_bytes: Number
@@ -99,7 +99,7 @@ class Collection(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Collected(msgspec.Struct, frozen=True, tag=True):
-    """The collections since the last answer, and the bytes that told of them."""
+    """The collections since the last answer, and the size of their events."""
 
     collections: tuple[Collection, ...]
     read_bytes: Number
@@ -116,7 +116,7 @@ class RetainedRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Allocated(msgspec.Struct, frozen=True, tag=True):
-    """What the samples of the session say by now, those that keep most first."""
+    """The results of the session's samples so far, the largest first."""
 
     collections: Number
     proofs: Number
@@ -133,7 +133,7 @@ class CountedTypes(msgspec.Struct, frozen=True, tag=True):
 
 
 def prepare() -> None:
-    """Load what is imported at its first use, while files can still be opened."""
+    """Import modules that are loaded at first use, while files can still be opened."""
     codecs.lookup("utf-16-le")
     SampledSurvivors().retained()
 
@@ -148,15 +148,15 @@ def rundown(files: Sequence[int], _arguments: object, answer: Answers) -> None:
 
 
 class SeenCollections:
-    """Which collections run in the background: they end after others that began later."""
+    """Identifies background collections, which end after others that began later."""
 
     def __init__(self) -> None:
-        # The last that lets nothing else run; one whose beginning was not seen may be in the background.
+        # The last blocking one; a collection whose beginning was not seen may be in the background.
         self._blocking: int | None = None
         self._is_background = True
 
     def take(self, new: Iterable[Event]) -> list[Collection]:
-        """The collections that these events tell of."""
+        """The collections in these events."""
         found = []
         for event in new:
             if event.number == events.GC_START:
@@ -189,7 +189,7 @@ def collections(files: Sequence[int], _arguments: object, answer: Answers) -> No
 
 
 def allocations(files: Sequence[int], _arguments: object, answer: Answers) -> None:
-    """Answer who allocates what stays alive, once a second at most. Raises BadNettrace."""
+    """Answer with the allocators of retained objects, once a second at most. Raises BadNettrace."""
     survivors = SampledSurvivors()
     answered_s = 0.0
     for _read_bytes, new, is_last in _followed(files[0], answer, _SUMMARY_PAUSE_S):
@@ -243,10 +243,10 @@ def _part(method: events.LoadedMethod, il_map: Sequence[tuple[int, int]]) -> Cod
 def _followed(
     session: int, answer: Answers, quiet_s: float | None = None
 ) -> Iterator[tuple[int, list[Event], bool]]:
-    """What comes of a session, in the order of time, until nobody listens.
+    """Yield the events of a session, in order of time, until nobody listens.
 
-    With the bytes that have come, and whether that is all. Nothing, once nothing has come for `quiet_s`.
-    Raises BadNettrace.
+    Yields the number of bytes read, the events, and whether that is all. Ends once nothing has arrived for
+    `quiet_s`. Raises BadNettrace.
     """
     reader, order = NettraceReader(), EventOrder()
     both = select.poll()
@@ -295,7 +295,7 @@ def _to_end(session: int, limit_bytes: int) -> Iterator[bytes]:
 
 
 def _read(session: int) -> bytes:
-    """What has come; b"" at the end, also if the other end is gone."""
+    """The available data; b"" at the end, also if the other end is gone."""
     parts: list[bytes] = []
     taken = 0
     while taken < _READ_BYTES:
@@ -313,7 +313,7 @@ def _read(session: int) -> bytes:
 
 
 def _number(value: int) -> int:
-    """What the struct of an answer takes: the stream may say anything."""
+    """A number that fits an answer's struct: the stream may contain any."""
     return min(max(value, 0), 0x7FFF_FFFF_FFFF_FFFF)
 
 

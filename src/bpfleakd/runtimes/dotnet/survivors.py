@@ -1,4 +1,4 @@
-"""Follows sampled objects through collections, to find the functions that allocate what stays alive.
+"""Follows sampled objects through collections, to find the functions that allocate retained objects.
 
 An AllocationTick is a sample of about 100 kB of allocations, with the address of one object. After each
 collection, the runtime reports which ranges survived in the generations it collected, and where they moved. A
@@ -18,7 +18,7 @@ Rules:
   garbage: what a queue or a cache holds for a while reaches the old generations, and dies there.
 - Before the first such collection, what survived any is all that is known. It is not proven.
 
-Pure: events in, figures out.
+No I/O.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ from bpfleakd.runtimes.runtime import Retained
 __all__ = ["SampledSurvivors"]
 
 _OLDEST = 2
-# Growth is that of samples taken in this first part of the time until a full collection.
+# Growth counts samples taken in this first part of the time until a full collection.
 _PROVEN_SHARE = 0.5
-# From a sample to the full collection that proves that it stays: what is in flight has died by then.
+# The minimum time from a sample to the full collection that proves it retained: objects in flight have died
+# by then.
 _PROVEN_MIN_NS = 6_000_000_000
-# Of samples since the last collection and survivors; beyond that every second one is followed, and so on.
+# Samples since the last collection, and survivors; beyond that every second one is followed, and so on.
 _SAMPLES_MAX = 20_000
 _KINDS_MAX = 20_000
 _ALLOCATED, _SURVIVED, _STAYS = 0, 1, 2
@@ -48,7 +49,7 @@ _NONE: NDArray[np.int64] = np.zeros(0, np.int64)
 
 
 class _Collection(Struct):
-    """A collection that is under way; a row of `survivors` has old start, new start and size."""
+    """A collection in progress; a row of `survivors` has old start, new start and size."""
 
     number: int
     depth: int
@@ -77,7 +78,7 @@ class SampledSurvivors:
         self._generation = _NONE
         self._since_ns = _NONE
         self._born_ns = _NONE
-        # How much is known: that it was allocated, that a collection found it alive, that it stays.
+        # The degree of evidence: allocated, found alive by a collection, retained.
         self._known = _NONE
         self._new: list[tuple[int, int, int, int, int]] = []
         self._foreground: _Collection | None = None
@@ -86,7 +87,7 @@ class SampledSurvivors:
         self._pending_bytes = 0
 
     def take(self, new: Iterable[Event]) -> None:
-        """Take in events, in their order. Raises struct.error or BadNettrace if one is cut."""
+        """Process events in order. Raises struct.error or BadNettrace if one is truncated."""
         for event in new:
             self.began_ns = self.began_ns or event.time_ns
             self.last_ns = event.time_ns
@@ -101,9 +102,9 @@ class SampledSurvivors:
                     self._end(event)
 
     def retained(self) -> list[Retained]:
-        """What stays, by type and stack, most bytes first: what a full collection found alive long after.
+        """Retained samples by type and stack, most bytes first: found alive by a full collection long after.
 
-        Growth is in bytes a second. Before such a collection, all survivors count, and nothing is proven.
+        Growth is in bytes per second. Before such a collection, all survivors count, and nothing is proven.
         """
         self._settle()
         stays = self._known >= (_STAYS if self.proofs else _SURVIVED)
@@ -148,7 +149,7 @@ class SampledSurvivors:
             self._thin()
 
     def _thin(self) -> None:
-        """Follow every second sample from now on; each stands for two."""
+        """Follow every second sample from now on; each represents two."""
         self._settle()
         self._every *= 2
         kept = np.arange(len(self._addresses)) % 2 == 0
@@ -158,13 +159,13 @@ class SampledSurvivors:
     def _begin(self, event: Event) -> None:
         number, depth, kind = events.gc_start(event)
         found = _Collection(number, depth, event.time_ns, [])
-        # The others let nothing else run: none is under way any more, though its end may be missing.
+        # The others run alone: none is in progress any more, though its end may be missing.
         self._foreground = None if kind == events.BACKGROUND else found
         if kind == events.BACKGROUND:
             self._background = found
 
     def _survived(self, event: Event) -> None:
-        # While a background collection is at it, the others stand still.
+        # A background collection in progress pauses for this one.
         collection = self._foreground or self._background
         if collection is None:
             return
@@ -188,7 +189,7 @@ class SampledSurvivors:
             else:
                 self._apply(collection, self._in_background(collection), promotes=False)
         else:
-            # Its beginning was before the session's: what became of the young samples is not known.
+            # It began before the session, so the fate of the young samples is unknown.
             self._keep(self._generation > 0)
 
     def _in_background(self, collection: _Collection) -> NDArray[np.bool_]:

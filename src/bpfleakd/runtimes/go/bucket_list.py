@@ -1,15 +1,15 @@
 """The list of the buckets of a heap profile, and the stack and block size of each.
 
-A bucket is of one stack and one size: {next, allnext, typ, hash, size, nstk} of a word each, nstk return
-addresses, then its record (runtime/mprof.go). `allnext` links all buckets. They stay where they are, and new
-ones come at the head of the list, so that each is read once.
+A bucket belongs to one stack and one size: {next, allnext, typ, hash, size, nstk} of a word each, nstk return
+addresses, then its record (runtime/mprof.go). `allnext` links all buckets. They do not move, and new ones are
+added at the head of the list, so each is read once.
 
 The runtime places buckets side by side in chunks. So memory is read in windows. The list is followed there
-some thousand links at a time, and what it went through is checked and decoded at once: a step in Python is
-dear, so that it only follows.
+some thousand links at a time, and the buckets are then checked and decoded together: a step in Python is
+expensive, so it only follows links.
 
-The memory is the program's own, and anything may be in it: the list ends at a limit, and at what was seen
-before. A reading takes a bounded part of the processor's time; the next one continues where it stopped.
+The program controls this memory: the list ends at a limit, and at known buckets. A reading takes a bounded
+part of the processor's time; the next one continues where it stopped.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _BUCKET_BYTES = (_HEADER_WORDS + _DEPTH_MAX) * _WORD_BYTES
 _WINDOW_WORDS = (_WINDOW_BYTES + _BUCKET_BYTES) // _WORD_BYTES
 _WINDOWS_MAX = 32
 _STEPS_MAX = 4096
-# What a program can make the daemon keep, and what a reading may take of the processor.
+# Limits for the memory of the daemon, and for the processor time of a reading.
 _STACKS_LIMIT_BYTES = 64 << 20
 _WALK_LIMIT_NS = 1_000_000_000
 _SIZE_MAX = 1 << 47
@@ -53,9 +53,9 @@ _POWERS = np.cumprod(np.full(_DEPTH_MAX, _BASE))
 
 
 class BucketList:
-    """The buckets of one process as far as they were read, in the order of reading.
+    """The buckets of one process read so far, in the order of reading.
 
-    `broken` counts ends of the list that make no sense, `left_out` those at a limit.
+    `broken` counts invalid ends of the list, `left_out` those at a limit.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class BucketList:
         buckets_max: int,
         spent_ns: Callable[[], int] = time.thread_time_ns,
     ) -> None:
-        """`head` is the address of mbuckets. At most `buckets_max` are read.
+        """`head` is the address of mbuckets. Reads at most `buckets_max`.
 
         `spent_ns` is the processor time of the thread that reads.
         """
@@ -75,9 +75,9 @@ class BucketList:
         self._buckets_max = buckets_max
         self._spent_ns = spent_ns
         self._last = 0
-        # Where readings stopped for want of time, the last of them at the end.
+        # Where readings stopped for lack of time; the latest is last.
         self._rest: list[int] = []
-        # 0 ends the list, as what was seen before.
+        # 0 ends the list, like a known bucket.
         self._known = {0}
         self._stacks = _Stacks()
         self._records, self._sizes, self._rows = _Growing(np.uint64), _Growing(np.int64), _Growing(np.intp)
@@ -97,7 +97,7 @@ class BucketList:
 
     @property
     def rows(self) -> NDArray[np.intp]:
-        """Which of `stack_ids` each bucket is of."""
+        """The stack of each bucket, as an index of `stack_ids`."""
         return self._rows.values
 
     @property
@@ -115,7 +115,7 @@ class BucketList:
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether a reading stopped for want of time: the next one continues it."""
+        """Whether a reading stopped for lack of time, so the next one continues it."""
         return bool(self._rest)
 
     def read_new(self) -> bool:
@@ -147,7 +147,7 @@ class BucketList:
         steps = min(_STEPS_MAX, self._buckets_max - len(self))
         addresses, following = windows.follow(address, known, steps)
         if len(set(addresses)) < len(addresses):
-            # The list bites its tail.
+            # The list has a cycle.
             addresses, following = list(dict.fromkeys(addresses)), 0
         buckets = windows.buckets(addresses)
         count = len(buckets.records)
@@ -161,7 +161,7 @@ class BucketList:
 
 
 class _Growing(Generic[_Number]):
-    """Numbers that become more. What was added is joined when it is looked at."""
+    """An array that grows. Additions are joined on access."""
 
     def __init__(self, kind: type[_Number]) -> None:
         self._pieces = [np.zeros(0, kind)]
@@ -171,7 +171,7 @@ class _Growing(Generic[_Number]):
         return self._count
 
     def add(self, numbers: NDArray[_Number]) -> None:
-        """Add some at the end."""
+        """Append numbers."""
         self._pieces.append(numbers)
         self._count += len(numbers)
 
@@ -184,17 +184,17 @@ class _Growing(Generic[_Number]):
 
 
 class _Stacks:
-    """Different stacks, a row each."""
+    """Distinct stacks, one row each."""
 
     def __init__(self) -> None:
         self.ids: list[int] = []
-        # The row of a hash. One that is asked for the first time gets the next row.
+        # The row of a hash; an unknown hash gets the next row.
         self._rows: defaultdict[int, int] = defaultdict(count().__next__)
         self._words, self._ends = _Growing(np.uint64), _Growing(np.intp)
 
     @property
     def size_bytes(self) -> int:
-        """How much memory their words take."""
+        """The memory of their words."""
         return len(self._words) * _WORD_BYTES
 
     def stack(self, stack_id: int) -> tuple[int, ...]:
@@ -206,10 +206,10 @@ class _Stacks:
         return tuple(self._words.values[ends[row - 1] if row else 0 : ends[row]].tolist())
 
     def rows_of(self, words: _Words, depths: NDArray[np.intp]) -> NDArray[np.intp]:
-        """The rows of stacks, one behind the other in `words`, that have so many words each."""
+        """The rows of stacks, which follow one another in `words`, with so many words each."""
         hashes, before = _hashes(words, depths).tolist(), len(self.ids)
         rows = np.fromiter(map(self._rows.__getitem__, hashes), np.intp, len(hashes))
-        # New rows ascend: a new stack's is above all that come before it.
+        # New rows ascend: a new stack's row exceeds all rows before it.
         highest = np.maximum.accumulate(np.concatenate([np.array([before - 1]), rows]))
         chosen = np.flatnonzero(rows > highest[:-1])
         self.ids += map(hashes.__getitem__, chosen.tolist())
@@ -221,7 +221,7 @@ class _Stacks:
 
 
 def _spread(starts: NDArray[np.intp], counts: NDArray[np.intp]) -> NDArray[np.intp]:
-    """The numbers from each start on, so many of each."""
+    """From each start, `counts` consecutive numbers."""
     ends = np.cumsum(counts)
     spread = np.repeat(starts - ends + counts, counts)
     spread += np.arange(len(spread))
@@ -232,8 +232,8 @@ def _hashes(words: _Words, depths: NDArray[np.intp]) -> _Words:
     """A hash of each stack, never 0.
 
     It is the sum of the words, mixed as in MurmurHash64A, times powers of an odd number, which tell the
-    places in the stack apart. Who makes stacks with the same hash gets one call site of them, in his own
-    process.
+    places in the stack apart. A process that creates stacks with the same hash gets one call site for them,
+    in its own report.
     """
     mixed = words * _MULTIPLIER
     mixed ^= mixed >> _SHIFT
@@ -248,7 +248,7 @@ def _hashes(words: _Words, depths: NDArray[np.intp]) -> _Words:
 
 
 class _Buckets(Struct, frozen=True):
-    """What was read of buckets. `stacks` are the words of all stacks, `depths` how many each has."""
+    """The content of buckets. `stacks` are the words of all stacks, `depths` their lengths."""
 
     records: _Words
     sizes: NDArray[np.int64]
@@ -257,7 +257,7 @@ class _Buckets(Struct, frozen=True):
 
 
 class _Window(Struct, frozen=True):
-    """A piece of the memory: `words` begin at `start`; the header of a bucket may begin before `end`."""
+    """A part of the memory: `words` begin at `start`; the header of a bucket may begin before `end`."""
 
     start: int
     end: int
@@ -265,20 +265,20 @@ class _Window(Struct, frozen=True):
 
 
 class _Windows:
-    """Pieces of the memory, read where buckets are. A bucket is whole in the window where it begins."""
+    """Parts of the memory around buckets. A bucket is complete in the window where it begins."""
 
     def __init__(self, memory: ProcessMemory) -> None:
         self._memory = memory
         self._at: dict[int, _Window] = {}
-        # Windows one behind the other; of each its start and end in memory, and its place among the words.
+        # The words of all windows; for each its start and end in memory, and its place among the words.
         self._words = np.empty(_WINDOWS_MAX * _WINDOW_WORDS, np.uint64)
         self._read: list[tuple[int, int, int]] = []
 
     def follow(self, address: int, known: set[int], steps: int) -> tuple[list[int], int]:
         """Follow the list from an address to a known one, at most so many steps.
 
-        Returns the addresses that it goes through, as far as they can be read, and the next one. Whether
-        buckets are there is not checked.
+        Returns the addresses on the way, as far as they are readable, and the next one. Does not check
+        whether they are buckets.
         """
         if self._is_full:
             self._at.clear()
@@ -303,7 +303,7 @@ class _Windows:
         return len(self._read) >= _WINDOWS_MAX
 
     def _around(self, address: int) -> _Window | None:
-        """The window in which a bucket at an address begins; None if it cannot be read, or no more can."""
+        """The window in which a bucket at an address begins; None if it is unreadable, or at the limit."""
         base = address & -_WINDOW_BYTES
         window = self._at.get(base)
         if window is None or address < window.start:
@@ -316,7 +316,7 @@ class _Windows:
         start, end = base, base + _WINDOW_WORDS * _WORD_BYTES
         data = self._memory.read(start, end - start)
         if address - base >= len(data):
-            # It begins before what is mapped.
+            # The start is before the mapping.
             start = address & -_PAGE_BYTES
             data = self._memory.read(start, end - start)
         count, place = len(data) // _WORD_BYTES, len(self._read) * _WINDOW_WORDS
@@ -328,10 +328,10 @@ class _Windows:
         return _Window(start, end, words.data)
 
     def buckets(self, addresses: list[int]) -> _Buckets:
-        """The buckets at addresses that were followed, up to the first where there can be none."""
+        """The buckets at followed addresses, up to the first address that cannot be one."""
         at, words = np.array(addresses, np.int64), self._words
         starts, ends, firsts = np.array(sorted(self._read), np.int64).reshape(-1, 3).T
-        # Windows may overlap: what was followed in one is looked up in another, and may have changed.
+        # Windows may overlap: an address followed in one is looked up in another, and may have changed.
         window = np.searchsorted(starts, at, side="right") - 1
         room = (ends[window] - at) // _WORD_BYTES - _HEADER_WORDS
         count = _count_until_false((room >= 0) & (at % _WORD_BYTES == 0))
@@ -340,7 +340,7 @@ class _Windows:
         depths = words[places + _DEPTH]
         fits = depths <= np.minimum(room, _DEPTH_MAX).astype(np.uint64)
         count = _count_until_false(fits & (words[places + _KIND] == _MEMORY_PROFILE))
-        # Buckets do not overlap: all together have no more words than were read.
+        # Buckets do not overlap, so together they have no more words than were read.
         taken = np.cumsum(depths[:count] + np.uint64(_HEADER_WORDS))
         count = int(np.searchsorted(taken, np.uint64((ends - starts).sum() // _WORD_BYTES), side="right"))
         at, places, sizes = at[:count], places[:count], words[places[:count] + _SIZE]

@@ -1,9 +1,8 @@
-"""The goroutines of a program: how many were started where, and what they wait for.
+"""The goroutines of a program: how many were started at each place, and what they wait for.
 
-`allgptr` and `allglen` are the list of all goroutines that ever were; those that ended are in it to be used
-again. Where the fields of a goroutine (`g`, runtime/runtime2.go) are differs between releases, and is found
-out: the layout is the one by which the goroutines make sense, with known states and first functions that
-begin there.
+`allgptr` and `allglen` are the list of all goroutines that ever were; ended ones stay in it for reuse. Where
+the fields of a goroutine (`g`, runtime/runtime2.go) are differs between releases, and is found out: the
+layout is the one by which the goroutines make sense, with known states and first functions that begin there.
 
 The memory is the program's own: everything is bounded, and what makes no sense is counted and left out.
 """
@@ -46,16 +45,16 @@ _REASON_LIMIT_BYTES = 64
 
 
 class StartPlace(Struct, frozen=True):
-    """Where goroutines were started: the return address of the `go` statement, and their first function."""
+    """The start of goroutines: the return address of the `go` statement, and the first function."""
 
     go_address: int
     function_address: int
 
 
 class GoroutineReading(Struct, frozen=True):
-    """Goroutines that live, by where they were started and what they do; their stacks' bytes by the former.
+    """Live goroutines, by start place and activity; the bytes of their stacks by start place.
 
-    `left_out` were more than GOROUTINES_MAX, or made no sense.
+    `left_out` exceeded GOROUTINES_MAX, or were inconsistent.
     """
 
     states: dict[StartPlace, Counter[str]]
@@ -64,7 +63,7 @@ class GoroutineReading(Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """How many live."""
+        """The number of live ones."""
         return sum(states.total() for states in self.states.values())
 
 
@@ -79,7 +78,7 @@ class Goroutines:
         reasons_address: int,
         is_entry: Callable[[int], bool],
     ) -> None:
-        """Addresses of allgptr, allglen and waitReasonStrings (0: not known); `is_entry` knows functions."""
+        """The addresses of allgptr, allglen, waitReasonStrings (0: unknown); `is_entry` finds functions."""
         self._memory = memory
         self._list_address = list_address
         self._count_address = count_address
@@ -89,7 +88,7 @@ class Goroutines:
         self._reasons: dict[int, str] = {}
 
     def read(self) -> GoroutineReading | None:
-        """Those that live; None if they cannot be read, or are laid out in no known way."""
+        """The live goroutines; None if they cannot be read, or have no known layout."""
         count = self._memory.number(self._count_address) or 0
         start = self._memory.number(self._list_address)
         if start is None or not count:
@@ -161,7 +160,7 @@ class Goroutines:
 
 
 def _distinct(columns: Sequence[NDArray[Any]]) -> tuple[list[tuple[int, ...]], NDArray[np.intp]]:
-    """The distinct rows of columns, and which of them each row is."""
+    """The distinct rows of columns, and the index of each row among them."""
     codes = np.zeros(len(columns[0]), np.intp)
     for column in columns:
         values, places = np.unique(column, return_inverse=True)

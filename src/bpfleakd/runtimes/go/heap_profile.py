@@ -1,10 +1,10 @@
-"""The runtime's heap profile: what is live as of the last collection, by stack, read from memory.
+"""The runtime's heap profile: the live heap as of the last collection, by stack, read from memory.
 
 The record of a bucket begins with `active`, the published profile (runtime/mprof.go). A reading walks the new
 buckets (bucket_list), and reads the counters of all.
 
-The memory is the program's own, and anything may be in it: counters that contradict one another are left as
-they were, numbers are cut to what 64 bits hold.
+The program controls this memory: contradictory counters keep their last values, and numbers are cut to 64
+bits.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ __all__ = ["BUCKETS_MAX", "GoHeapProfile", "SampledBuckets"]
 
 BUCKETS_MAX = 500_000
 _FLUSHED = 1
-# A reading is whole if the next finds the same; a program that collects all the time is taken as it is.
+# A reading is consistent if the next one is equal; after this many it is used anyway, since a program may
+# collect all the time.
 _READINGS_MAX = 3
-# So many contradictions may be readings in the middle of a change. More are another structure.
+# This share of contradictions may come from readings during a change. A larger one means another structure.
 _TORN_SHARE = 0.05
 _RATE_MAX = 1 << 40
 _COUNT_MAX = np.uint64(1 << 48)
 
 
 class SampledBuckets(Struct, frozen=True):
-    """The profile as it is in the process, a row a bucket: what pprof calls raw.
+    """The raw profile of the process, one row per bucket.
 
-    Bucket i is of stack `rows[i]` of `stack_ids`, a stack's hash each. `allocs` and `frees` count blocks of
+    Bucket i belongs to stack `rows[i]` of `stack_ids`, which are hashes. `allocs` and `frees` count blocks of
     `sizes` bytes. One block in about `rate_bytes` is in the sample.
     """
 
@@ -55,7 +56,7 @@ class GoHeapProfile:
     ) -> None:
         """`variables` are the addresses of mbuckets, mProfCycle and MemProfileRate.
 
-        A record begins with so many `counters` (Layout). At most `buckets_max` are read.
+        A record begins with `counters` counters (GoLayout). Reads at most `buckets_max`.
         """
         self._memory = memory
         self._counters = counters
@@ -68,7 +69,7 @@ class GoHeapProfile:
 
     @property
     def rate_bytes(self) -> int:
-        """MemProfileRate now: one block in so many bytes is sampled; 0: none, or it makes no sense."""
+        """The current MemProfileRate: one block per this many bytes is sampled; 0: none, or invalid."""
         rate = self._memory.number(self._at[2]) or 0
         return rate if rate <= _RATE_MAX else 0
 
@@ -86,14 +87,14 @@ class GoHeapProfile:
         return self._buckets.some_stacks(count)
 
     def read(self) -> SampledBuckets | None:
-        """The profile, if it may have changed since the last call, or that was not read to its end."""
+        """The profile, if it may have changed since the last call, or if that did not finish."""
         cycle = self._memory.number(self._at[1], 4)
         if cycle is None or not (self._is_news(cycle) or self._buckets.is_unfinished):
             return None
         return self.buckets()
 
     def buckets(self) -> SampledBuckets:
-        """Read the profile as it is now."""
+        """The current profile."""
         rate_bytes = self.rate_bytes
         self._read_whole()
         allocs, frees = (self._values[:, column].astype(np.int64) for column in (0, 1))
@@ -101,10 +102,13 @@ class GoHeapProfile:
         return SampledBuckets(list(found.stack_ids), found.rows, found.sizes, allocs, frees, rate_bytes)
 
     def _is_news(self, cycle: int) -> bool:
-        """Whether to read. runtime.GC publishes again when it has swept, in the same cycle: twice then."""
+        """Whether to read.
+
+        runtime.GC publishes again after sweeping, in the same cycle: then it is read twice.
+        """
         before, times = self._seen
         if cycle != before:
-            # Not before it is published, but a program that never gets there is read anyway.
+            # Not before it is published; but a program that never publishes is read anyway.
             self._seen = cycle, 0 if cycle & _FLUSHED or before is None else -1
             return bool(cycle & _FLUSHED) or before is None
         if times >= 1:
@@ -113,7 +117,7 @@ class GoHeapProfile:
         return True
 
     def _read_whole(self) -> None:
-        """Read the counters until two readings are the same, if they ever are."""
+        """Read the counters until two readings are equal, within a limit."""
         if self._buckets.read_new() or self._records is None:
             self._records = Records(self._buckets.records, self._counters)
         self._take(self._records.read(self._memory))
@@ -142,7 +146,7 @@ class GoHeapProfile:
 
     @property
     def damaged(self) -> int:
-        """Buckets whose list or whose counters make no sense."""
+        """The number of buckets with an invalid list or invalid counters."""
         return self._buckets.broken + self._senseless
 
     @property
@@ -152,5 +156,5 @@ class GoHeapProfile:
 
     @property
     def is_trustworthy(self) -> bool:
-        """Whether what was read agrees with the layout: as good as all of it makes sense."""
+        """Whether the data agrees with the layout: nearly all of it is consistent."""
         return self.damaged <= max(1, _TORN_SHARE * len(self._buckets))

@@ -1,7 +1,7 @@
 """Bounded reading of another process' memory, through /proc/PID/mem.
 
-The descriptor is of one address space: after exec it reads nothing, rather than another program's memory.
-What cannot be read is left out; a process that is gone has nothing that can be.
+The descriptor belongs to one address space: after exec it reads nothing, rather than another program's
+memory. Unreadable memory is left out; a process that is gone has no readable memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["ProcessMemory", "Records"]
 
 PROC = Path("/proc")
 
-# Structures so near to one another are read together: a system call costs as much as to copy some kilobytes.
+# Structures this close together are read together: a system call costs as much as copying some kilobytes.
 _NEAR_BYTES = 4096
 _PIECE_LIMIT_BYTES = 1 << 20
 _WORD_BYTES = 8
@@ -29,7 +29,7 @@ _ADDRESS_END = 1 << 56
 
 
 class ProcessMemory:
-    """The memory of process `pid`, which is a tracee's: anything may be in it."""
+    """The memory of process `pid`, which the process controls."""
 
     def __init__(self, pid: int, *, writable: bool = False, proc: Path = PROC) -> None:
         """Raises NoSuchProcess, AccessDenied, or NotYet if the process keeps its readers waiting."""
@@ -72,10 +72,10 @@ class ProcessMemory:
 
 
 class Records:
-    """Structures of `words` words at many addresses, to be read again and again: near ones together."""
+    """Structures of `words` words at many addresses, for repeated reading: close ones are read together."""
 
     def __init__(self, addresses: NDArray[np.uint64], words: int) -> None:
-        """`addresses` are multiples of 8; those that are not are never read."""
+        """`addresses` are multiples of 8; others are never read."""
         self._words = words
         self._count = len(addresses)
         aligned = np.flatnonzero(addresses % np.uint64(_WORD_BYTES) == 0)
@@ -102,7 +102,7 @@ class Records:
 
 
 def _pieces(addresses: NDArray[np.uint64], size_bytes: int) -> list[tuple[int, int]]:
-    """Ranges of rows of sorted addresses that one system call reads."""
+    """Ranges of rows of sorted addresses for one system call each."""
     if not len(addresses):
         return []
     far = np.flatnonzero(np.diff(addresses) > _NEAR_BYTES + size_bytes) + 1
@@ -111,7 +111,7 @@ def _pieces(addresses: NDArray[np.uint64], size_bytes: int) -> list[tuple[int, i
     for first, last in pairwise(bounds):
         while first < last:
             limit = int(addresses[first]) + _PIECE_LIMIT_BYTES
-            # Of the addresses' type: for another, all of them would be converted.
+            # Of the addresses' type, since any other type would convert all of them.
             beyond = np.uint64(min(limit, (1 << 64) - 1))
             end = min(last, int(np.searchsorted(addresses, beyond, side="right")))
             pieces.append((first, max(end, first + 1)))

@@ -1,7 +1,7 @@
-"""When the collector runs: GOGC and GOMEMLIMIT as they are now, whatever set them.
+"""The collector's pacing: the current GOGC and GOMEMLIMIT, however they were set.
 
 `gcController` (runtime/mgcpacer.go) begins with gcPercent, 32 bits and as many of padding, since 1.19
-memoryLimit, and heapMinimum, which the runtime computes of gcPercent. So what is found is checked.
+memoryLimit, and heapMinimum, which the runtime computes of gcPercent. So a candidate can be verified.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _NO_LIMIT = (1 << 63) - 1
 
 
 class Pacing(Struct, frozen=True):
-    """`percent`: how much the heap may grow until it is collected, of what is live; None: without end.
+    """`percent`: how much the heap may grow over the live heap before a collection; None: no limit.
 
-    `limit_bytes`: the memory at which it is collected anyway; None: there is no limit.
+    `limit_bytes`: the memory at which a collection runs in any case; None: there is no limit.
     """
 
     percent: int | None
@@ -39,7 +39,7 @@ class Pacer:
         self._has_limit = has_limit
 
     def read(self) -> Pacing | None:
-        """As it is now; None if it cannot be read, or makes no sense."""
+        """The current pacing; None if it is unreadable or invalid."""
         words = 2 + self._has_limit
         data = self._memory.read(self._address, words * _WORD_BYTES)
         if len(data) < words * _WORD_BYTES:
@@ -55,7 +55,7 @@ class Pacer:
 
 
 def find_pacer(memory: ProcessMemory, addresses: Iterable[int], *, has_limit: bool) -> Pacer | None:
-    """The pacer at one of some addresses; None if it is at none of them."""
+    """The pacer at one of these addresses; None if there is none."""
     pacers = (Pacer(memory, address, has_limit=has_limit) for address in addresses)
     return next((pacer for pacer in pacers if pacer.read() is not None), None)
 

@@ -1,4 +1,4 @@
-"""The Go code of a running process: its runtime, the variables of that, and the names of its functions.
+"""The Go code of a running process: its runtime, the runtime's variables, and the names of functions.
 
 Go's runtime is in the program, or in a library that Go made for programs in other languages
 (`-buildmode=c-shared`). Plugins are libraries of Go code that use the runtime of the Go program.
@@ -32,7 +32,7 @@ from bpfleakd.symbols.go.code import GoCode, read_go_code
 __all__ = ["FoundGo", "GoModule", "GoProgram", "MappedFile", "find_go", "find_more_go"]
 
 _BUCKETS_CHECKED, _STACKS_CHECKED = 1000, 100
-# A stack may begin in C code, or in code made at run time.
+# A stack may begin in C code, or in code generated at run time.
 _STRANGE_SHARE = 0.2
 _INSTEAD = "its own heap profile, if it serves one (/debug/pprof/heap), shows what it keeps"
 # Where a library with a runtime of its own begins (runtime/rt0_linux_amd64.s); no other program has it.
@@ -41,12 +41,12 @@ _PLUGINS_MAX = _LIBRARIES_MAX = 64
 _FILES_MAX = 4096
 
 MappedFile: TypeAlias = tuple[Mapping, OpenedFile]
-"""A file that is mapped to be executed, and open."""
+"""An executable mapping of a file, and the open file."""
 _of_others: BoundedCache[FileKey, bool] = BoundedCache(_FILES_MAX)
 
 
 class GoModule(Struct, frozen=True):
-    """Go code of one file. `bias` is what is added to the addresses of the file, `name` the file's name."""
+    """Go code of one file. `bias` is added to the addresses of the file; `name` is the file's name."""
 
     code: GoCode
     bias: int
@@ -55,12 +55,15 @@ class GoModule(Struct, frozen=True):
     image: ElfImage
 
     def has(self, address: int) -> bool:
-        """Whether there is Go code of the file at an address."""
+        """Whether an address is in Go code of the file."""
         return self.code.module.text <= address - self.bias < self.code.module.end_of_text
 
 
 class GoProgram(Struct, frozen=True):
-    """The Go code of one process. `main` has the runtime; `is_library`: it was made for another program."""
+    """The Go code of one process.
+
+    `main` has the runtime; `is_library`: it is a library for another program.
+    """
 
     main: GoModule
     variables: Variables
@@ -69,7 +72,7 @@ class GoProgram(Struct, frozen=True):
     plugins: list[GoModule] = msgspec.field(default_factory=list)
 
     def heap_profile(self, buckets_max: int = BUCKETS_MAX) -> GoHeapProfile:
-        """The heap profile, of which nothing is read yet."""
+        """The heap profile, not yet read."""
         bias, found = self.main.bias, self.variables
         at = bias + found.buckets, bias + found.cycle, bias + found.rate
         return GoHeapProfile(self.memory, self.main.code.layout.counters, at, buckets_max)
@@ -81,17 +84,17 @@ class GoProgram(Struct, frozen=True):
 
     @property
     def rate_address(self) -> int:
-        """Where MemProfileRate is."""
+        """The address of MemProfileRate."""
         return self.main.bias + self.variables.rate
 
     def pacer(self) -> Pacer | None:
-        """What says when the collector runs; None if it is not known where that is."""
+        """The collector's pacing; None if its place is unknown."""
         layout = self.main.code.layout
         at = [self.main.bias + address for address in self.variables.pacers]
         return find_pacer(self.memory, at, has_limit=layout.has_memory_limit)
 
     def goroutines(self) -> Goroutines | None:
-        """Its goroutines; None if it is not known where they are."""
+        """Its goroutines; None if their place is unknown."""
         found, bias = self.variables, self.main.bias
         if not (found.goroutines and found.goroutine_count):
             return None
@@ -100,7 +103,7 @@ class GoProgram(Struct, frozen=True):
         return Goroutines(self.memory, *at, reasons, self._is_entry)
 
     def module_at(self, address: int) -> GoModule:
-        """The file whose Go code is at an address; `main` if it is in none."""
+        """The file whose Go code is at an address; `main` if there is none."""
         return next((module for module in self.plugins if module.has(address)), self.main)
 
     def function_at(self, address: int) -> Method | None:
@@ -110,7 +113,7 @@ class GoProgram(Struct, frozen=True):
         return found[-1] if found else None
 
     def function_around(self, address: int) -> str | None:
-        """The name of the function that an address is in."""
+        """The name of the function that contains an address."""
         module = self.module_at(address)
         found = module.code.table.find(address - module.bias)
         return found.name if found else None
@@ -121,7 +124,7 @@ class GoProgram(Struct, frozen=True):
         return function is not None and function.entry == address - module.bias
 
     def method(self, return_address: int) -> Method | None:
-        """The logical function that a return address of a recorded stack is of."""
+        """The logical function of a return address in a recorded stack."""
         module = self.module_at(return_address - 1)
         found = module.code.table.logical_frame(return_address - 1 - module.bias)
         return found if found and found.name else None
@@ -143,16 +146,16 @@ class GoProgram(Struct, frozen=True):
 
 
 class FoundGo(Struct, frozen=True):
-    """The Go code of a process. `unread` says what there is that is not read, a sentence each."""
+    """The Go code of a process. `unread` are sentences on the unread parts."""
 
     program: GoProgram | None = None
     unread: tuple[str, ...] = ()
 
 
 def find_go(pid: int, mappings: Sequence[Mapping], files: Iterable[MappedFile]) -> FoundGo:
-    """Find the Go code that a process has mapped; `files` are those it executes code of.
+    """Find the Go code that a process has mapped; `files` are those whose code it executes.
 
-    Raises TargetRefused if its program is Go's and not understood, NoSuchProcess or AccessDenied.
+    Raises TargetRefused for an unsupported Go program, NoSuchProcess or AccessDenied.
     """
     program = _go_program(pid, mappings)
     found = FoundGo(program)
@@ -194,7 +197,7 @@ def find_more_go(
 
 
 def _with_library(pid: int, found: FoundGo, module: GoModule) -> FoundGo:
-    """Raises BadElf if it is not understood."""
+    """Raises BadElf if it is not supported."""
     program = found.program
     if not _is_library(module.code):
         if program is not None and len(program.plugins) < _PLUGINS_MAX:
@@ -210,7 +213,7 @@ def _with_library(pid: int, found: FoundGo, module: GoModule) -> FoundGo:
 
 
 def _is_library(code: GoCode) -> bool:
-    """Whether it is for programs in other languages, with a runtime of its own."""
+    """Whether it is a library for programs in other languages, with a separate runtime."""
     return bool(code.table.named({_LIBRARY_START}))
 
 
@@ -230,7 +233,7 @@ def _refused(pid: int, reason: str) -> errors.TargetRefused:
 
 
 def _go_libraries(files: Iterable[MappedFile], known: Collection[int]) -> Iterator[tuple[Mapping, ElfImage]]:
-    """The files with Go code, each opened for good, but for those of `known` inodes."""
+    """Yield the files with Go code, each opened permanently, except those of `known` inodes."""
     for mapping, file in files:
         if mapping.inode in known or _of_others.get(file.key):
             continue
@@ -246,7 +249,7 @@ def _go_libraries(files: Iterable[MappedFile], known: Collection[int]) -> Iterat
 
 
 def _go_program(pid: int, mappings: Sequence[Mapping]) -> GoProgram | None:
-    """What a process executes, if Go made it; None if not. Raises as find_go does."""
+    """The executable of a process if it is a Go program; else None. Raises the errors of find_go."""
     try:
         file = open_program(pid, mappings, str(pid))
         image = ElfImage.open(file.descriptor) if file is not None else None
@@ -282,7 +285,7 @@ def _module(
 
 
 def _check(program: GoProgram) -> None:
-    """Raises BadElf if the profile is not laid out as that of its version should be."""
+    """Raise BadElf if the profile does not have the layout of its version."""
     profile = program.heap_profile(_BUCKETS_CHECKED)
     profile.buckets()
     stacks = profile.some_stacks(_STACKS_CHECKED)

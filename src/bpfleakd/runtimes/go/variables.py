@@ -1,8 +1,8 @@
-"""Where the runtime's variables are, in the file of a program.
+"""Finds the runtime's variables in the file of a program.
 
 A stripped program has no symbols of variables. But its functions have names (.gopclntab), and each variable
 is the first that a certain small function of the runtime loads, relative to the instruction pointer. The
-linker keeps these functions in every program. What is found must lie among the program's variables.
+linker keeps these functions in every program. The result must be among the program's variables.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOAD_64 = re.compile(rb"[\x48\x4c]\x8b[\x05\x0d\x15\x1d\x25\x2d\x35\x3d](.{4})"
 _LOAD = re.compile(rb"\x8b[\x05\x0d\x15\x1d\x25\x2d\x35\x3d](.{4})", re.DOTALL)
 _ADDRESS = re.compile(rb"[\x48\x4c]\x8d[\x05\x0d\x15\x1d\x25\x2d\x35\x3d](.{4})", re.DOTALL)
 
-# Function, what it does with the variable, and the how manieth of those variables it is.
+# Function, its access to the variable, and the index among the variables with that access.
 _BUCKETS = "runtime.mProf_FlushLocked", _LOAD_64, 0
 _CYCLE = "runtime.mProf_Flush", _LOAD, 0
 # The first is mcache0.
@@ -33,7 +33,7 @@ _GOROUTINE_COUNT = "runtime.forEachGRace", _LOAD_64, 0
 _GOROUTINES = "runtime.forEachGRace", _LOAD_64, 1
 _WAIT_REASONS = "runtime.waitReason.String", _ADDRESS, 0
 
-# gcController is one of the few whose address is taken there: which of them, the process tells (pacer).
+# gcController is one of the few whose address is taken there; the process' memory shows which one (pacer).
 _PACER = "runtime.gcinit", _ADDRESS
 _PACERS_MAX = 8
 

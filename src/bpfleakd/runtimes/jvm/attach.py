@@ -1,6 +1,6 @@
 """The attach socket of a JVM, for commands of jcmd.
 
-They disturb the process, so they are sent on request only.
+Commands disturb the process, so bpfleakd only sends them on request.
 
 Rules:
 - The socket is in the target's /tmp, and the target controls all that is there. No link out of its root is
@@ -47,11 +47,11 @@ _CREDENTIALS = struct.Struct("iII")
 
 
 class AttachError(RuntimeFailure):
-    """The JVM cannot be asked. The message is the end of a sentence about the process."""
+    """The JVM does not answer. The message is the end of a sentence about the process."""
 
 
 class JavaAttach:
-    """Commands for one process. `flag` reads an option of the JVM; None if it has none of that name."""
+    """Commands for one process. `flag` reads an option of the JVM; None if it does not exist."""
 
     def __init__(self, process: ProcessInfo, flag: Callable[[str], bool | None], proc: Path = _PROC) -> None:
         self._process = process
@@ -101,7 +101,7 @@ class JavaAttach:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             file = os.open(asked, flags, 0o660, dir_fd=directory)
             try:
-                # The JVM takes root's file, too, where we may not give it away (CAP_CHOWN).
+                # The JVM accepts root's file too, if we may not change its owner (CAP_CHOWN).
                 with contextlib.suppress(PermissionError):
                     os.fchown(file, self._process.uid, -1)
                 signal.pidfd_send_signal(pidfd, signal.SIGQUIT)
@@ -126,7 +126,7 @@ class JavaAttach:
         if not _catches_sigquit(self._proc / str(now.id.pid) / "status"):
             raise AttachError("it does not catch SIGQUIT, which requests its attach socket")
         for name in ("DisableAttachMechanism", "ReduceSignalUsage"):
-            # A flag that cannot be read might be on.
+            # An unreadable flag might be on.
             if self._flag(name) is not False:
                 raise AttachError(f"it was started with {name}, which forbids opening its attach socket")
 
@@ -140,7 +140,7 @@ class JavaAttach:
 
 @contextlib.contextmanager
 def temporary_directory(process: ProcessInfo, proc: Path = _PROC) -> Iterator[int]:
-    """A handle of the /tmp of a process, in which its user may make files. Raises OSError."""
+    """A handle of the /tmp of a process, in which its user may create files. Raises OSError."""
     root = root_of(process.id.pid, proc)
     directory = root.open_writable_directory(_TEMPORARY, process.uid)
     try:

@@ -1,10 +1,10 @@
 """Follows the code of a JVM while it is traced.
 
-A thread reads it; a tick starts the reading and takes the result.
+A thread reads it; a tick starts the reading and processes the result.
 
 Rules:
 - One reading at a time. A tick starts it and waits a moment for its result; if that is too short, a later
-  tick takes it. A reading looks at the map of segments, which takes some hundred microseconds. If blocks have
+  tick gets it. A reading looks at the map of segments, which takes some hundred microseconds. If blocks have
   come or gone, it reads the blobs, too: 10 ms for 5,000.
 - Every `_WHOLE_NS` all code is read again: other code of the same size may have replaced some, which leaves
   the map as it was.
@@ -36,13 +36,13 @@ log = structlog.get_logger()
 _NS_PER_S = 1_000_000_000
 _WHOLE_NS = 10 * _NS_PER_S
 _SHARE = 50
-# Most take less; one that does not answer is waited for once.
+# Most readings take less; a process that does not answer is waited for once.
 _WAIT_S = 0.02
 _FAILURES_MAX = 10
 
 
 class CodeReading(Struct, frozen=True):
-    """What one reading found; `tables` unwind it."""
+    """The result of one reading; `tables` unwind the code."""
 
     snapshot: CodeSnapshot
     tables: Sequence[UnwindTable]
@@ -59,7 +59,7 @@ class JavaCode:
         self._last = CodeSnapshot(())
         self._answers: queue.SimpleQueue[tuple[CodeReading | None, int]] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        # The thread is at work; its answer has not been taken yet.
+        # Whether the thread is running, and whether its answer is still to be fetched.
         self._is_working = self._is_reading = self._is_closed = False
         self._due_ns = self._whole_due_ns = 0
         self._failures = 0
@@ -67,7 +67,7 @@ class JavaCode:
 
     @property
     def failure(self) -> str | None:
-        """Why the code is not read any more; None while it is read."""
+        """Why the code is no longer read; None while it is read."""
         return self._reason if self._failures >= _FAILURES_MAX else None
 
     def first(self) -> CodeReading | None:
@@ -108,17 +108,17 @@ class JavaCode:
             found = self._found(is_whole)
             self._failures = 0
         except (OSError, ValueError, errors.BpfleakdError) as error:
-            # It has ended, or is about to: the tracer notices.
+            # The process has ended, or is about to, which the tracer notices.
             self._reason = str(error)
             self._failures += 1
             log.debug("jvm.code-not-read", reason=str(error))
         except Exception as error:
-            # It reads what the process controls.
+            # It reads data that the process controls.
             self._reason = type(error).__name__
             self._failures = _FAILURES_MAX
             log.exception("jvm.code-not-read")
         finally:
-            # All that this thread has done, not what it has waited for.
+            # All processor time of this thread, without its waits.
             self._answers.put((found, time.thread_time_ns()))
             with self._lock:
                 self._is_working = False

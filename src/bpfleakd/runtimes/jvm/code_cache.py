@@ -1,11 +1,11 @@
-"""The code cache of a JVM: where each piece of code is, and how large its frames are.
+"""The code cache of a JVM: the place of each piece of code, and the size of its frames.
 
-The cache consists of heaps, a heap of segments. A map of the segments tells where blocks begin. A block is
-free or holds a blob: a compiled method, the interpreter or stubs. (src/hotspot/share/memory/heap.hpp,
+The cache consists of heaps, a heap of segments. A map of the segments shows where blocks begin. A block is
+free or contains a blob: a compiled method, the interpreter or stubs. (src/hotspot/share/memory/heap.hpp,
 code/codeBlob.hpp)
 
-The process runs while a snapshot is read. A blob that makes no sense, because it is just being made, is left
-out; the next snapshot has it.
+The process runs while a snapshot is read. An inconsistent blob, which is just being created, is left out; the
+next snapshot has it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _HEAPS_MAX_BYTES = 2 << 30
 # 64 or 128 bytes (-XX:CodeCacheSegmentSize).
 _LOG2_SEGMENTS = range(6, 13)
 _BLOBS_MAX = 100_000
-# Blocks of which a page is missing: each takes a call of its own.
+# Blocks on an unreadable page: each takes a separate call.
 _UNREAD_MAX = 2_000
 _READ_AT_ONCE = 1_024
 _SEGMENTS_AT_ONCE = 1 << 20
@@ -53,9 +53,9 @@ class CodeSnapshot(Struct, frozen=True, eq=False):
 
     The size of a frame is 0 if unknown; `names` are addresses of texts.
 
-    `methods` is the word behind the head of a blob: in a compiled method the Method*, otherwise something
-    else. `segments` are digests of the maps of the heaps. `is_whole`: nothing was left out that may just
-    be in the making. `used_bytes` is what the blobs take.
+    `methods` is the word after the head of a blob: in a compiled method the Method*, otherwise something
+    else. `segments` are digests of the maps of the heaps. `is_whole`: no blob was left out that may just be
+    in creation. `used_bytes` is the size of the blobs.
     """
 
     heaps: tuple[CodeHeap, ...]
@@ -77,7 +77,7 @@ class CodeSnapshot(Struct, frozen=True, eq=False):
 
 
 def is_same_code(snapshot: CodeSnapshot, other: CodeSnapshot) -> bool:
-    """Whether the same code is at the same places."""
+    """Whether both have the same code at the same places."""
     columns = ("blobs", "starts", "ends", "frame_words", "methods")
     return snapshot.heaps == other.heaps and all(
         np.array_equal(getattr(snapshot, column), getattr(other, column)) for column in columns
@@ -85,7 +85,7 @@ def is_same_code(snapshot: CodeSnapshot, other: CodeSnapshot) -> bool:
 
 
 def row_at(snapshot: CodeSnapshot, address: int) -> int | None:
-    """The row of the blob whose code is at an address; None if there is none."""
+    """The row of the blob with code at an address; None if there is none."""
     if not any(heap.start <= address < heap.end for heap in snapshot.heaps):
         return None
     row = int(np.searchsorted(snapshot.starts, np.uint64(address), side="right")) - 1
@@ -103,7 +103,7 @@ class CodeCache:
     def read(self, before: CodeSnapshot | None = None) -> CodeSnapshot:
         """Read all blobs; none before the JVM has started. Returns `before` if no block came or went.
 
-        Raises OSError or BpfleakdError if the process has ended, ValueError if what is there makes no sense.
+        Raises OSError or BpfleakdError if the process has ended, ValueError if the data is inconsistent.
         """
         heaps = self._heaps()
         segments = tuple(
@@ -115,7 +115,7 @@ class CodeCache:
         found: list[NDArray[np.void]] = []
         for heap, map_ in zip(heaps, segments, strict=True):
             found.append(self._blobs(heap, map_, _BLOBS_MAX - sum(len(part) for part in found)))
-        # The reader goes by the pid: if the memory is still there, it was of this very process.
+        # The reader uses the pid: if the memory still exists, it belongs to this very process.
         if heaps:
             self._memory.read(heaps[0].segments, 1)
         records = np.concatenate([np.zeros(0, _record(self._layout.code)), *found])
@@ -126,7 +126,7 @@ class CodeCache:
         array = memory.word(layout.heaps)
         if not array:
             return ()
-        # GrowableArrayBase: length and capacity, both int; then the elements, in 11 behind an arena.
+        # GrowableArrayBase: length and capacity, both int; then the elements, in 11 after an arena.
         count = int.from_bytes(memory.read(array, 4), "little", signed=True)
         if not 0 <= count <= _HEAPS_MAX:
             raise ValueError(f"{count} code heaps")
@@ -174,7 +174,7 @@ class CodeCache:
         return used
 
     def _read(self, blocks: NDArray[np.int64]) -> Iterator[Pieces]:
-        """As MemoryReader.read. Raises ValueError if too many blocks cannot be read."""
+        """The same as MemoryReader.read. Raises ValueError if too many blocks are unreadable."""
         read_bytes, unread_bytes = self._layout.code.read_bytes, self._reader.unread_bytes
         for at in range(0, len(blocks), _READ_AT_ONCE):
             some = blocks[at : at + _READ_AT_ONCE].tolist()
@@ -211,7 +211,7 @@ class CodeCache:
         )
 
     def _interpreter(self, heaps: Sequence[CodeHeap]) -> tuple[int, int]:
-        """Where the interpreter's code is; (0, 0) before it is made."""
+        """The range of the interpreter's code; (0, 0) before it exists."""
         queue = self._memory.word(self._layout.interpreter)
         if not queue:
             return 0, 0
@@ -223,7 +223,7 @@ class CodeCache:
 
 
 def _starts(segments: bytes, limit: int) -> NDArray[np.int64]:
-    """The numbers of the segments that a block begins in, the first `limit` of them."""
+    """The numbers of the first `limit` segments in which blocks begin."""
     found, count = [np.zeros(0, np.int64)], 0
     for at in range(0, len(segments), _SEGMENTS_AT_ONCE):
         if count >= limit:
@@ -235,7 +235,7 @@ def _starts(segments: bytes, limit: int) -> NDArray[np.int64]:
 
 
 def _record(layout: CodeLayout) -> np.dtype[np.void]:
-    """The address of a block, and what is read of it: its header, and the head of the blob in it."""
+    """The address of a block, and the part of it that is read: its header, and the head of its blob."""
     address = "<u8" if not layout.is_relative else "<u4"
     columns = {
         "length": (8, f"<u{layout.length_bytes}"),

@@ -48,8 +48,10 @@ class NumberReader:
 
 
 def line_table(data: bytes, *, excludes_zero: bool) -> tuple[tuple[int, int], ...] | None:
-    """Rows of a compressed line number table (oops/method.hpp): the index of the bytecode where a line
-    begins, and its number. None if `data` ends before the table does.
+    """Rows of a compressed line number table (oops/method.hpp).
+
+    A row is the index of the bytecode where a line begins, and the line's number. None if `data` ends before
+    the table does.
     """
     numbers = NumberReader(data, excludes_zero=excludes_zero)
     rows: list[tuple[int, int]] = []

@@ -1,8 +1,8 @@
-"""The debug information of a compiled method (nmethod): which methods an address in its code belongs to.
+"""The debug information of a compiled method (nmethod): the methods at each address of its code.
 
-For each place that a call returns to, a PcDesc has the position of the scopes there. A scope describes one
-method: the position of its caller's scope (0 if there is none), the method (its number in the metadata of the
-code) and the index of the bytecode that runs. (src/hotspot/share/code/pcDesc.hpp, scopeDesc.cpp)
+For each return address, a PcDesc has the position of the scopes there. A scope describes one method: the
+position of its caller's scope (0 if there is none), the method (its number in the metadata of the code) and
+the index of the bytecode that runs. (src/hotspot/share/code/pcDesc.hpp, scopeDesc.cpp)
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SYNCHRONIZATION_ENTRY = -1  # InvocationEntryBci, which is what a bytecode inde
 
 
 class Scope(Struct, frozen=True):
-    """A method that an instruction belongs to. `bytecode_index` is -1 at the method's entry."""
+    """A method that contains an instruction. `bytecode_index` is -1 at the method's entry."""
 
     method: int
     bytecode_index: int

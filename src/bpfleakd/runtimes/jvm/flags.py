@@ -1,4 +1,4 @@
-"""Options of a JVM (-XX:...) as they are in force, wherever they were set; read from its memory."""
+"""Current values of JVM options (-XX:...), wherever they were set; read from its memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FLAGS_MAX = 8_192
 
 
 def read_flag(memory: RemoteMemory, layout: FlagLayout | None, name: str) -> bool | None:
-    """Whether an option is on; None if the JVM has none of that name, or it cannot be read."""
+    """Whether an option is on; None if the JVM does not have it, or if it cannot be read."""
     value = _value(memory, layout, name, 1)
     return None if value is None else value != b"\0"
 
@@ -33,7 +33,7 @@ def _value(memory: RemoteMemory, layout: FlagLayout | None, name: str, size: int
         places = range(0, len(flags), layout.flag_bytes)
         names = [struct.unpack_from("<Q", flags, at + layout.name)[0] for at in places]
         wanted = name.encode() + b"\0"
-        # All at once: each name may be in a page of its own.
+        # All at once: each name may be on a different page.
         for at, text in zip(places, memory.gather(names, len(wanted)), strict=True):
             if text == wanted:
                 return memory.read(struct.unpack_from("<Q", flags, at + layout.value)[0], size)

@@ -1,7 +1,6 @@
 """The objects of a Java heap by type: the JVM's own `GC.class_histogram -all`.
 
-It makes no collection, so that garbage counts, too. The process stands still for it, so it is made on request
-only.
+It runs no collection, so garbage counts too. The process is stopped for it, so it is made on request only.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class JavaTypes:
         self._heap_bytes = heap_bytes
 
     def price_s(self) -> float | None:
-        """How long the process will stand still, in seconds, about; None if unknown."""
+        """How long the process will be stopped, in seconds, approximately; None if unknown."""
         heap_bytes = self._heap_bytes()
         return None if heap_bytes is None else max(_S_AT_LEAST, heap_bytes * _S_PER_BYTE)
 
@@ -57,7 +56,7 @@ class JavaTypes:
 def histogram_rows(text: str) -> list[TypeCount]:
     """The rows of a class histogram, most bytes first.
 
-    Classes of one name, by several loaders, are one type.
+    Classes with the same name from several loaders are one type.
     """
     sums: dict[str, tuple[int, int]] = {}
     for line in text.splitlines():
@@ -70,7 +69,7 @@ def histogram_rows(text: str) -> list[TypeCount]:
 
 
 def java_type_name(name: str) -> str:
-    """A type as it is written in Java: `[[I` is int[][], `[Lshop.Order;` is shop.Order[]."""
+    """A type in Java's syntax: `[[I` is int[][], `[Lshop.Order;` is shop.Order[]."""
     element = name.lstrip("[")
     arrays = "[]" * (len(name) - len(element))
     if arrays and element in _PRIMITIVES:

@@ -1,7 +1,7 @@
 """A method in another process: its class, name, file and lines.
 
-All of it is untrusted: sizes are bounded, texts are made printable. A Method* of a class that was unloaded
-may point anywhere: it is believed only if its class and its constants point to each other.
+All of it is untrusted: sizes are bounded, texts are made printable. A Method* of an unloaded class may point
+anywhere: it is only accepted if its class and its constants point to each other.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ __all__ = ["JavaMethod", "MethodReader"]
 
 _SYMBOL_MAX_BYTES = 1_024
 _POOL_MAX = 1 << 16
-# A row has two bytes or so: enough for 8,000 lines of one method.
+# A row has about two bytes, so this is enough for 8,000 lines of one method.
 _LINES_MAX_BYTES = 16 << 10
 _CHUNK_BYTES = 512
-# Of a row of lines, and of a method with its strings beside what they are of.
+# The memory of a row of lines, and of a method with its strings without their text.
 _ROW_BYTES, _METHOD_BYTES = 120, 500
 _HAS_LINES = 1
 _LINE_MAX = 1 << 32
@@ -31,10 +31,10 @@ _LINE_MAX = 1 << 32
 class JavaMethod(Struct, frozen=True):
     """A method.
 
-    `code` is the address of its bytecode; `lines` has where each line begins in it, and its number.
+    `code` is the address of its bytecode; `lines` are the beginnings of lines in it, and their numbers.
 
-    `is_hidden`: Java itself leaves it out of stacks. By the word `check` the stack walker tells it from
-    another method that gets its memory.
+    `is_hidden`: Java itself omits it from stacks. By the word `check` the stack walker distinguishes it from
+    another method that reuses its memory.
     """
 
     name: str
@@ -47,14 +47,14 @@ class JavaMethod(Struct, frozen=True):
 
     @property
     def held_bytes(self) -> int:
-        """The memory that it has here, about."""
+        """The approximate memory of this object."""
         return _METHOD_BYTES + _ROW_BYTES * len(self.lines) + 4 * (len(self.name) + len(self.file or ""))
 
     def line(self, bytecode_index: int) -> int | None:
         """The line of an instruction of its bytecode."""
         if not self.lines or bytecode_index >= self.code_bytes:
             return None
-        # At its entry a method is at its first line.
+        # The entry of a method belongs to its first line.
         row = bisect_right(self.lines, (max(0, bytecode_index), _LINE_MAX)) - 1
         return self.lines[row][1] if row >= 0 else None
 
@@ -124,10 +124,10 @@ class MethodReader:
         return memory.read(address + layout.symbol_body, length).decode("utf-8", "replace")
 
     def _lines(self, address: int) -> tuple[tuple[int, int], ...]:
-        """The table at an address, whose length is not stored; empty if it does not end."""
+        """The table at an address, whose length is not stored; empty without an end."""
         table, decoded_at_bytes = b"", _CHUNK_BYTES
         while len(table) < _LINES_MAX_BYTES:
-            # It may be at the end of what can be read.
+            # The table may be at the end of readable memory.
             room = min(_CHUNK_BYTES, 4096 - (address + len(table)) % 4096)
             try:
                 part = self._memory.read(address + len(table), room)
@@ -139,7 +139,7 @@ class MethodReader:
             rows = line_table(table, excludes_zero=self._excludes_zero)
             if rows is not None or not part:
                 return rows or ()
-            # It is decoded from its beginning each time, so each time there is twice as much.
+            # The table is decoded from its beginning each time, so its size doubles between attempts.
             decoded_at_bytes = 2 * len(table)
         return ()
 

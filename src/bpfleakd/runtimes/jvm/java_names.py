@@ -1,4 +1,4 @@
-"""Names of Java's classes and methods, as they are written in Java.
+"""Names of classes and methods in Java's syntax.
 
     shop/Buffers                                 take             shop.Buffers.take
     shop/Main$Order                              <init>           shop.Main$Order.<init>

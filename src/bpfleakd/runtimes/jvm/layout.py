@@ -1,7 +1,7 @@
-"""Where HotSpot keeps the data that is read: offsets in bytes, of release builds for 64 bit.
+"""HotSpot's layout: offsets in bytes, of release builds for 64 bit.
 
-Fields move from release to release, which `VmStructs` tells. Some also change their kind: an nmethod of JDK
-17 has addresses where one of JDK 25 has offsets, and keeps its debug information elsewhere (JDK-8329332,
+Fields move from release to release; `VmStructs` has their offsets. Some also change their kind: an nmethod of
+JDK 17 has addresses where one of JDK 25 has offsets, and keeps its debug information elsewhere (JDK-8329332,
 JDK-8343789).
 """
 
@@ -54,14 +54,14 @@ CONSTANTS = frozenset({_HIDDEN_17, *_FRAME_CONSTANTS})
 # Constants that are not exported: Method::_flags is a u2 in 17 and no part of vmStructs later, where the flag
 # is the 13th of ConstMethod's (constMethodFlags.hpp).
 _HIDDEN = 1 << 12
-# What is read of each blob; 17 needs 136.
+# The part of each blob that is read; 17 needs 136 bytes.
 _HEADER_MAX_BYTES = 512
-# Behind the length and the capacity of a GrowableArray.
+# After the length and the capacity of a GrowableArray.
 _ELEMENTS = 8
 
 
 class CodeLayout(Struct, frozen=True):
-    """The code cache: heaps, blocks, and the head of a blob, `header_bytes` of which are read.
+    """The code cache: heaps, blocks, and the first `header_bytes` of a blob.
 
     `length_bytes` is the size of a block's length. `is_relative`: begin and end of the code are offsets.
     """
@@ -139,7 +139,7 @@ class FlagLayout(Struct, frozen=True):
 
 
 class JvmLayout(Struct, frozen=True):
-    """All that is read. `interpreter` is the address of the pointer to the interpreter's code queue."""
+    """The whole layout. `interpreter` is the address of the pointer to the interpreter's code queue."""
 
     code: CodeLayout
     debug: DebugLayout | None
@@ -153,7 +153,7 @@ class JvmLayout(Struct, frozen=True):
 
 
 def layout_of(structs: VmStructs, version: int) -> JvmLayout:
-    """The layout of a JVM. Raises ValueError with what is missing."""
+    """The layout of a JVM. Raises ValueError that names the missing part."""
     try:
         expected = (-1, -2)
         if tuple(_signed(structs.constants[name]) for name in _FRAME_CONSTANTS) != expected:
@@ -177,7 +177,7 @@ def layout_of(structs: VmStructs, version: int) -> JvmLayout:
 def _code(structs: VmStructs) -> CodeLayout:
     at = structs.offsets
     is_relative = ("CodeBlob", "_code_begin") not in at
-    # What a block has before its blob, and of which type its length is, changed together (JDK-8331253).
+    # The size of a block's header and the type of its length changed together (JDK-8331253).
     used = at["HeapBlock::Header", "_used"]
     compiled = "nmethod" if ("nmethod", "_method") in at else "CompiledMethod"
     places = {
@@ -234,7 +234,7 @@ def _debug(structs: VmStructs, version: int) -> DebugLayout | None:
         ("CodeBlob", "_mutable_data"),
     )
     if not all(name in at for name in needed):
-        # 22 to 24: methods have names, without lines and without what was inlined.
+        # In 22 to 24, methods have names, without lines and inlined methods.
         return None
     places = {
         "pcs_begin": at["nmethod", "_scopes_pcs_offset"],
@@ -278,7 +278,7 @@ def _method(structs: VmStructs) -> MethodLayout:
 
 
 def flags_of(structs: VmStructs) -> FlagLayout | None:
-    """Where the options are; None if it is not published."""
+    """The places of the options; None if they are not published."""
     try:
         return FlagLayout(
             structs.statics["JVMFlag", "flags"],

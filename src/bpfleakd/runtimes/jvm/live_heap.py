@@ -1,4 +1,4 @@
-"""What the collections of a JVM leave alive, by its counters.
+"""The live heap after collections of a JVM, from its counters.
 
 What they tell depends on the collector:
 - Serial, Parallel and a full collection of G1 look at all objects: what is used afterwards was alive.
@@ -10,7 +10,7 @@ What they tell depends on the collector:
   region (G1MixedGCLiveThresholdPercent) and 5 % of the heap (G1HeapWastePercent). The rest was alive.
 - ZGC and Shenandoah tell what is used while they collect: at most that is alive.
 
-Counters are read once a tick. Of several collections since the last tick, the last one is seen.
+Counters are read once per tick. Of several collections since the last tick, only the last one is seen.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ _UNTOLD = ("Z ", "ZGC", "Shenandoah")
 _G1_REGION_SHARE, _G1_HEAP_SHARE = 0.15, 0.05
 # Of a marking by G1: remark, cleanup.
 _PAUSES = 2
-# After so many young collections in which the old generation does not fall, none collects it any more; more
-# of them after the first pause of a marking, since a JVM may omit the second one.
+# After this many young collections without a fall of the old generation, none collects it any more; more
+# after the first pause of a marking, since a JVM may omit the second one.
 _IDLE_AFTER_CLEANUP, _IDLE_AFTER_REMARK = 3, 24
-# Where one marking follows upon another, so many of them are enough: the next one begins when what the one
-# before has marked is collected.
+# If markings follow one another, this many are enough: the next one begins when the objects marked by the
+# previous one have been collected.
 _MARKINGS = 3
 
 Counters = dict[str, int | str]
 
 
 class _Counts(Struct, frozen=True):
-    """Collections of the young generation, full ones, and pauses of concurrent ones."""
+    """The numbers of young collections, full ones, and pauses of concurrent ones."""
 
     young: int
     full: int
@@ -62,13 +62,13 @@ class _Counts(Struct, frozen=True):
 
 
 class JavaLiveHeap:
-    """The collections of one process since the attach. `failure` says why nothing is known of them.
+    """The collections of one process since the attach. `failure` is why they are unknown.
 
     `metaspace` may be tens of seconds old: the JVM counts it at some collections only.
     """
 
     def __init__(self, read: Callable[[Sequence[str]], Counters]) -> None:
-        """`read` gives counters; it raises OSError or ValueError."""
+        """`read` returns counters, and raises OSError or ValueError."""
         self._read = read
         self._last: _Counts | None = None
         self._old_bytes = 0
@@ -127,22 +127,22 @@ class JavaLiveHeap:
 
 
 class _Marking:
-    """How far G1 is with collecting what it has marked."""
+    """The progress of G1 in collecting what it has marked."""
 
     def __init__(self, counts: _Counts) -> None:
-        # Pauses up to a full collection, which ends a marking, so that the next pause is a remark. Of one
-        # before the attach that is not known.
+        # Pauses up to a full collection, which ends a marking, so the next pause is a remark. A marking from
+        # before the attach is unknown.
         self._base = counts.concurrent if counts.full else 0
         self._is_sure = not counts.full
         self._is_whole = False
         # Young collections yet to come without a fall of the old generation; 0: nothing is marked.
         self._idle_left = 0
         self._told = self._collected(counts)
-        # The least that the old generation had, since the last answer and since the last pause.
+        # The minimum of the old generation, since the last answer and since the last pause.
         self._low_bytes = self._last_low_bytes = math.inf
 
     def left(self, before: _Counts, counts: _Counts, old_bytes: int, *, falls: bool) -> float | None:
-        """What the old generation had when what was marked had been collected, as far as G1 will do that.
+        """The size of the old generation once the marked garbage was collected, as far as G1 does that.
 
         In bytes; None if it has not been collected since the last answer.
         """
@@ -161,7 +161,7 @@ class _Marking:
         if not self._idle_left or young <= 0:
             return None
         if falls:
-            # One that collects old regions: the first one that does not is the end.
+            # The first collection that does not collect old regions is the end.
             self._idle_left = 1 if self._is_whole else _IDLE_AFTER_REMARK
             return None
         self._idle_left = max(0, self._idle_left - young)
@@ -170,7 +170,7 @@ class _Marking:
         return self._answer((counts.concurrent - self._base) // _PAUSES, self._last_low_bytes)
 
     def _collected(self, counts: _Counts) -> int:
-        """How many markings have ended for certain: each by the first pause of another."""
+        """How many markings have certainly ended: each ends by the first pause of another."""
         return max(0, (counts.concurrent - self._base - (1 if self._is_sure else 2)) // _PAUSES)
 
     def _answer(self, collected: int, left_bytes: float) -> float | None:

@@ -1,4 +1,4 @@
-"""The JVM in a process: its library, its version, and the layout of its structures."""
+"""The JVM in a process: its library, version and structure layouts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Unsupported(Exception):
 
 
 class Machine(Struct, frozen=True):
-    """A JVM, as it describes itself."""
+    """A JVM, by its own description."""
 
     version: str
     layout: JvmLayout
@@ -48,7 +48,7 @@ def find_library(mappings: Sequence[Mapping]) -> Mapping | None:
 def read_machine(
     library: Mapping, open_image: Callable[[Mapping], AbstractContextManager[ElfImage]], memory: RemoteMemory
 ) -> Machine:
-    """Read how a JVM describes itself. Raises Unsupported, and OSError if the process has ended."""
+    """Read the JVM's description of itself. Raises Unsupported, or OSError if the process has ended."""
     try:
         with open_image(library) as image:
             symbols = find_symbols(image, EXPORTED)

@@ -43,11 +43,11 @@ class JavaMethods:
         return RuntimeArea(AreaKind.CODE_CACHE, snapshot.used_bytes, snapshot.committed_bytes)
 
     def refresh(self, now_ns: int) -> None:
-        """Take in new code."""
+        """Process new code."""
         self._take(self._code.refresh(now_ns))
 
     def find(self, address: int) -> Sequence[Method] | None:
-        """The methods at an address; empty for stubs and what Java leaves out of stacks."""
+        """The methods at an address; empty for stubs and methods that Java omits from stacks."""
         return self._names.find(address)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The counters that a JVM keeps for its tools (jstat), read from its memory.
+"""The counters of a JVM for its tools (jstat), read from its memory.
 
 The JVM also maps them as a file, hsperfdata (src/hotspot/share/runtime/perfMemory.hpp), which may be in a
 container's /tmp or nowhere. Its memory always has them, except with -XX:-UsePerfData.
@@ -32,7 +32,7 @@ class PerfData:
         self._places: dict[str, tuple[int, int]] = {}
 
     def read(self, names: Collection[str]) -> dict[str, int | str]:
-        """The values of those of these counters that exist.
+        """The values of those counters that exist.
 
         Raises OSError, or ValueError if there is no such memory (yet).
         """

@@ -1,7 +1,7 @@
-"""The perf map that a JVM writes when it is asked to: `Compiler.perfmap` over its attach socket.
+"""The perf map that a JVM writes on request: `Compiler.perfmap` over its attach socket.
 
-It has the names of all code that is compiled at that moment, and of stubs. The JVM writes it to the target's
-/tmp as the target's user.
+It contains the names of all currently compiled code, and of stubs. The JVM writes it to the target's /tmp as
+the target's user.
 
 src/hotspot/share/code/codeCache.cpp (write_perf_map), from JDK 17 on
 """
@@ -24,7 +24,7 @@ _TIMEOUT_S = 30.0
 
 
 class JavaPerfMap:
-    """The perf map of one process, for as long as it takes to open it."""
+    """The perf map of one process, as long as it takes to open it."""
 
     command = _COMMAND
 
@@ -35,7 +35,10 @@ class JavaPerfMap:
 
     @contextlib.contextmanager
     def written(self) -> Iterator[None]:
-        """Have it written; it is removed with the context. Raises AttachError. Waits for the process."""
+        """Let the JVM write it; the context removes it at its end. Raises AttachError.
+
+        Waits for the process.
+        """
         name = f"perf-{self._process.namespace_pid}.map"
         with file_written(self._process, name, lambda: self._attach.run(_COMMAND, _TIMEOUT_S), self._proc):
             yield

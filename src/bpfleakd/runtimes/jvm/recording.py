@@ -1,7 +1,7 @@
-"""Reads recordings of the JDK Flight Recorder: bytes in, events of some kinds out.
+"""Reads recordings of the JDK Flight Recorder: yields the events of some kinds.
 
-A recording is a row of chunks. Each describes its own types (metadata), and has tables of values (constant
-pools) that events refer to by number.
+A recording is a sequence of chunks. Each describes its own types (metadata), and has tables of values
+(constant pools) to which events refer by number.
 
 src/jdk.jfr/share/classes/jdk/jfr/internal/consumer/{ChunkHeader,ChunkParser,MetadataReader}.java
 
@@ -58,7 +58,7 @@ class _Type(Struct):
 
 
 class _Element(Struct):
-    """Of the tree that the metadata are."""
+    """An element of the metadata tree."""
 
     name: str
     attributes: dict[str, str]
@@ -66,7 +66,7 @@ class _Element(Struct):
 
 
 class _Cursor:
-    """A place in bytes, and what is read from there. Over the end: IndexError or struct.error."""
+    """A position in bytes, and readers from there on. Past the end: IndexError or struct.error."""
 
     def __init__(self, data: bytes, at: int, end: int) -> None:
         self._data = data
@@ -79,7 +79,7 @@ class _Cursor:
         return value
 
     def number(self) -> int:
-        """An integer of up to nine bytes, the last of which has all of its bits; as unsigned."""
+        """An unsigned integer of up to nine bytes; the last of nine has eight bits."""
         value = 0
         for shift in range(0, 56, 7):
             byte = self.byte()
@@ -89,7 +89,7 @@ class _Cursor:
         return value | self.byte() << 56
 
     def count(self) -> int:
-        """A number of things of a byte or more. Raises BadRecording if there is no room for so many."""
+        """The number of elements of at least one byte. Raises BadRecording if there is no room for them."""
         found = self.number()
         if found > self.end - self.at:
             raise BadRecording(f"{found} values in {self.end - self.at} bytes")
@@ -123,25 +123,25 @@ _FLOAT, _DOUBLE = struct.Struct(">f"), struct.Struct(">d")
 
 
 class Resolver:
-    """The values of a chunk's constant pools. What is missing is None."""
+    """The values of a chunk's constant pools. Missing values are None."""
 
     def __init__(self) -> None:
         self._pools: dict[Reference, Any] = {}
         self._strings: int | None = None
 
     def __call__(self, value: Any) -> Any:
-        """What a value stands for: itself, unless it is a reference."""
+        """The value of a reference; any other value is returned unchanged."""
         return self._pools.get(value) if isinstance(value, Reference) else value
 
     def field(self, value: Any, *names: str) -> Any:
-        """What is at the end of this path of fields, None if anything of it is missing."""
+        """The value at the end of this path of fields, None if any part is missing."""
         for name in names:
             value = self(value)
             value = value.get(name) if isinstance(value, dict) else None
         return self(value)
 
     def text(self, value: Any, *names: str) -> str:
-        """The same, as a text; "" if there is none."""
+        """The same as text; "" if missing."""
         found = self.field(value, *names)
         if isinstance(found, int) and self._strings is not None:
             found = self._pools.get(Reference(self._strings, found))
@@ -160,7 +160,7 @@ class Resolver:
 
 
 def read_events(data: bytes, kinds: Collection[str]) -> Iterator[tuple[dict[str, Any], Resolver]]:
-    """The events of these kinds, each by its fields, with what resolves its references.
+    """Yield the events of these kinds, each with its fields, and the resolver of its references.
 
     Raises BadRecording.
     """

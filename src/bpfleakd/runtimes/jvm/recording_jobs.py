@@ -33,7 +33,7 @@ _PATH_MAX = 64
 _TEXT_MAX = 1_024
 _LINE_MAX = 1 << 20
 _CLASS_NAME = "Class Name: "
-# What has the static fields.
+# The class with the static fields.
 _CLASS = "java.lang.Class"
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=0x7FFF_FFFF_FFFF_FFFF)]
@@ -57,14 +57,14 @@ class OldObject(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OldObjects(msgspec.Struct, frozen=True, tag=True):
-    """Those with most samples, and the samples of all."""
+    """The entries with most samples, and the number of all samples."""
 
     rows: Annotated[tuple[OldObject, ...], msgspec.Meta(max_length=_ROWS_MAX)]
     samples: Number
 
 
 def prepare() -> None:
-    """Nothing is imported later."""
+    """Do nothing: nothing is imported later."""
 
 
 def old_objects(files: Sequence[int], _arguments: object, answer: Answers) -> None:
@@ -76,7 +76,7 @@ def old_objects(files: Sequence[int], _arguments: object, answer: Answers) -> No
 
 
 def found_objects(data: bytes) -> OldObjects:
-    """What a recording says. Raises BadRecording."""
+    """The content of a recording. Raises BadRecording."""
     everything: Counter[tuple[str, tuple[Line, ...]]] = Counter()
     alive: Counter[tuple[str, tuple[Line, ...]]] = Counter()
     paths: dict[tuple[str, tuple[Line, ...]], tuple[str, ...]] = {}
@@ -87,7 +87,7 @@ def found_objects(data: bytes) -> OldObjects:
         if held_by:
             alive[key] += 1
             paths.setdefault(key, held_by)
-    # To others nothing leads: garbage that was not collected yet. Unless the search was given up.
+    # Nothing refers to the others: garbage that was not collected yet. Unless the search was aborted.
     counts = alive or everything
     rows = [OldObject(key[0], count, key[1], paths.get(key, ())) for key, count in counts.items()]
     rows.sort(key=lambda row: (-row.samples, row.type, row.stack))
@@ -108,7 +108,7 @@ def _stack(trace: Any, resolver: Resolver) -> tuple[Line, ...]:
 
 
 def _path(place: Any, resolver: Resolver) -> tuple[str, ...]:
-    """The fields and arrays that lead to an object, from the root inwards; () if none do.
+    """The fields and arrays that lead to an object, from the root inwards; () without any.
 
     A static field is a root, though it is in an object that the class loader holds.
     """
@@ -132,7 +132,7 @@ def _path(place: Any, resolver: Resolver) -> tuple[str, ...]:
 
 
 def _root(root: Any, resolver: Resolver) -> tuple[str, ...]:
-    """What refers to an object that no other object refers to."""
+    """The root that refers to an object without references from other objects."""
     words = [resolver.text(root, "system"), resolver.text(root, "type"), resolver.text(root, "description")]
     said = ", ".join(word for word in words if word)
     return (said[:_TEXT_MAX],) if said else ()

@@ -28,7 +28,7 @@ from bpfleakd.unwind.table import UnwindTable
 
 __all__ = ["JavaRuntime", "detect_jvm"]
 
-# The first whose recordings take the settings of single events on request.
+# The first version whose recordings accept the settings of single events on request.
 _SURVIVORS_SINCE = 17
 
 
@@ -42,7 +42,7 @@ class JavaRuntime:
     def __init__(
         self, helpers: Helpers, process: ProcessInfo, memory: RemoteMemory, found: Machine | Unsupported
     ) -> None:
-        """`memory` is taken over. Raises OSError if the process has ended."""
+        """Takes ownership of `memory`. Raises OSError if the process has ended."""
         self._memory = memory
         self._reason = str(found) if isinstance(found, Unsupported) else None
         self.version = "?"
@@ -70,19 +70,19 @@ class JavaRuntime:
 
     @property
     def code_tables(self) -> Sequence[UnwindTable]:
-        """What unwinds compiled code, the interpreter and stubs."""
+        """The unwind tables of compiled code, the interpreter and stubs."""
         return self.methods.tables if self.methods is not None else ()
 
     @property
     def areas(self) -> tuple[RuntimeArea, ...]:
-        """The metaspace, as it was last counted, and the code cache."""
+        """The metaspace, as of the JVM's last count, and the code cache."""
         metaspace = self.live_heap.metaspace if self.live_heap is not None else None
         code_cache = self.methods.code_cache if self.methods is not None else None
         return tuple(area for area in (metaspace, code_cache) if area is not None)
 
     @property
     def notes(self) -> Sequence[str]:
-        """What is missing, and why."""
+        """Sentences on missing data, with the reasons."""
         if self._reason is not None:
             return (f"of Java, frames have no names: {self._reason}",)
         failure = (
@@ -97,7 +97,7 @@ class JavaRuntime:
         return self.live_heap.heap_bytes() if self.live_heap else None
 
     def close(self) -> None:
-        """Close the way to the process' memory, and drop known names."""
+        """Close the access to the process' memory, and drop known names."""
         if self.methods is not None:
             self.methods.close()
         self._memory.close()

@@ -1,8 +1,8 @@
-"""Who allocates what stays alive in a Java heap: samples that the JVM's Flight Recorder takes, on request.
+"""Samples the allocators of retained objects in a Java heap, with the JVM's Flight Recorder, on request.
 
-A recording of one kind of event (jdk.OldObjectSample) is started over the attach socket. The JVM samples
-allocations for a while, with their stacks. At the end it looks for what holds the samples that are alive,
-for which the process stands still, and writes a file. A helper without rights reads that.
+It starts a recording of one kind of event (jdk.OldObjectSample) over the attach socket. The JVM samples
+allocations for a while, with their stacks. At the end it stops the process to search for references to the
+live samples, and writes a file. An unprivileged helper reads that.
 
 The JVM samples an allocation when a thread takes a new buffer to allocate from, so that a program which
 allocates slowly gives few. Therefore the samples are counted first, without that search and while the process
@@ -33,7 +33,7 @@ __all__ = ["JavaSurvivors"]
 _ENOUGH = 64
 # The recorder's first start takes seconds of a busy machine.
 _START_TIMEOUT_S = 60.0
-# It may look for a minute; the limit of its own search is what the answer's client waits for.
+# The JVM may search for a minute; the answer's client waits for the limit of that search.
 _SEARCH_MAX_S = 30
 _STOP_TIMEOUT_S = 60.0
 _FORGOTTEN_AFTER_S = 120
@@ -61,7 +61,7 @@ class JavaSurvivors:
         self._heap_bytes = heap_bytes
 
     def stops_s(self) -> float | None:
-        """How long the search will stop the process, in seconds, about; None if unknown."""
+        """How long the search will stop the process, in seconds, approximately; None if unknown."""
         heap_bytes = self._heap_bytes()
         return None if heap_bytes is None else max(_S_AT_LEAST, heap_bytes * _S_PER_BYTE)
 

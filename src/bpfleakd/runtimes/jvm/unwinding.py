@@ -1,6 +1,6 @@
 """Unwind tables for the code cache of a JVM.
 
-Frames on x86-64, as HotSpot's compilers and stubs make them (src/hotspot/cpu/x86/frame_x86.hpp):
+Frames on x86-64, as HotSpot's compilers and stubs create them (src/hotspot/cpu/x86/frame_x86.hpp):
 - A blob states the size of its frames, which are complete at every call: the caller's rsp is rsp + size.
   Below that are the return address and the caller's rbp.
 - A frame of the interpreter has a frame pointer. The caller's rbp is at rbp, the return address above it, the
@@ -63,10 +63,10 @@ def compiled_rule(frame_words: int) -> UnwindRule:
 def _table(code: CodeSnapshot, heap: CodeHeap, interpreter: UnwindRule) -> UnwindTable | None:
     is_here = (code.starts >= np.uint64(heap.start)) & (code.ends <= np.uint64(heap.end))
     first, last = code.interpreter
-    # Its blob is around it.
+    # Its blob surrounds it.
     is_here &= (code.starts >= np.uint64(last)) | (code.ends <= np.uint64(first))
     starts, ends = code.starts[is_here], code.ends[is_here]
-    # A program a size: its one row.
+    # One program per size: its one row.
     distinct, programs = np.unique(code.frame_words[is_here], return_inverse=True)
     rules = [
         compiled_rule(int(words)) if words else _BY_RBP for words in distinct[:_FRAME_SIZES_MAX].tolist()
@@ -93,7 +93,7 @@ def _table(code: CodeSnapshot, heap: CodeHeap, interpreter: UnwindRule) -> Unwin
 
 
 class _OneRow:
-    """Programs of one row each, with a rule of their own."""
+    """Programs of one row each, with a separate rule."""
 
     def __init__(self, count: int) -> None:
         self._count = count

@@ -35,11 +35,11 @@ EXPORTED = (
 
 # 17 has 788, 1,020 and 600 rows.
 _ROWS_MAX = 8_192
-# They are 1,500, close together: each that is not costs a read.
+# There are 1,500, close together: each distant one costs a read.
 _NAMES_MAX = 4_096
 _STRIDE_MAX_BYTES = 256
 _NAME_MAX_BYTES = 160
-# The largest of those that are used is 464.
+# The largest of those that bpfleakd uses is 464.
 _OFFSET_MAX = 4_096
 
 
@@ -110,7 +110,7 @@ def _rows(
     at = memory.word(addresses[table])
     stride = memory.word(addresses[f"{entry}ArrayStride"])
     places = [memory.word(addresses[f"{entry}{column}Offset"]) for column in columns]
-    # The last row need not have more bytes than its columns: a constant of 32 bits ends before its word does.
+    # The last row need not have more bytes than its columns: a constant of 32 bits ends before its word.
     if not 8 <= stride <= _STRIDE_MAX_BYTES or any(place + 4 > stride for place in places):
         raise ValueError("the tables of its structures are not as expected")
     for _ in range(_ROWS_MAX):

@@ -1,4 +1,4 @@
-"""V8's code in a process: where it is, how its frames are unwound, and which functions they belong to.
+"""V8's code in a process: its places, its unwind rules, and the functions of its frames.
 
 Code is in three places: builtins (with the interpreter) in the file, which has no call frame information for
 them; a copy of the builtins; and compiled functions, in memory that V8 reserves around that copy, once for
@@ -35,7 +35,7 @@ UNREADABLE = Method("JS function")
 
 _FUNCTIONS_MAX = 32_768
 _KNOWN_MAX_BYTES = 16 << 20
-# A worker thread's code is found after this time at most. Reading the mappings takes 0.1 ms, and 1 ms if they
+# Maximum delay until a worker thread's code is found. Reading the mappings takes 0.1 ms, and 1 ms if they
 # have changed.
 _LOOK_NS = 2_000_000_000
 _TAG = 1
@@ -43,7 +43,7 @@ _LITERAL_BEHIND_FLAGS = 4
 
 
 class V8Code:
-    """The functions of one process. Those that were read are kept by address and check, up to a limit.
+    """The functions of one process, cached by address and check, up to a limit.
 
     `mappings` reads the mappings of the process. `v8_file` is the path there of the file that V8 is in.
     """
@@ -75,7 +75,7 @@ class V8Code:
         self._look_due_ns = 0
 
     def ranges(self, now_ns: int) -> Sequence[CodeRange]:
-        """Where code is."""
+        """The current code ranges."""
         self._lines.refill()
         if now_ns >= self._look_due_ns:
             self._look_due_ns = now_ns + _LOOK_NS
@@ -103,7 +103,7 @@ class V8Code:
         known = self._known.get(key)
         if known is None:
             function = self._reader.read(frame.object_address)
-            # Another may have its memory by now.
+            # Another function may have its memory by now.
             if function is None or check_of(function.number) != frame.check:
                 return None
             known = (self._method(function),)

@@ -1,4 +1,4 @@
-"""Where V8 has code in a process, by its mappings.
+"""Finds V8's code in a process, by its mappings.
 
 The memory that V8 reserves for compiled code has no file and is executable in parts. It may contain a copy of
 the builtins, which is a second mapping of the file. In the file itself, code without call frame information
@@ -30,7 +30,7 @@ def code_ranges(mappings: Sequence[Mapping], v8_file: str) -> list[tuple[int, in
 
 
 def _is_copy(mapping: Mapping, other: Mapping) -> bool:
-    """Whether another mapping maps a part of the same file content."""
+    """Whether `other` maps a part of the same file content."""
     end, other_end = (one.offset + one.end - one.start for one in (mapping, other))
     is_inside = other.offset <= mapping.offset and end <= other_end
     return mapping != other and is_inside and end - mapping.offset < other_end - other.offset
@@ -49,7 +49,7 @@ def _reserved(mappings: Sequence[Mapping], copies: set[int]) -> Iterator[tuple[i
 
 
 def _around_code(run: Sequence[Mapping]) -> Iterator[tuple[int, int]]:
-    """The part of adjacent memory that may be reserved for code; none if none of it is code."""
+    """The part of adjacent memory that may be reserved for code; empty if none of it is code."""
     code = [mapping for mapping in run if mapping.executable]
     if code:
         start = max(run[0].start, code[0].start - _RESERVED_MAX_BYTES)

@@ -1,8 +1,8 @@
 """V8's description of its own layout: the constants `v8dbg_…`, made for debuggers that read core files.
 
 They are 32-bit variables in the file that V8 is in (deps/v8/tools/gen-postmortem-metadata.py). They are
-dynamic symbols, so a stripped file has them, too. Some change their name from version to version. Some fields
-have no constant: these are found by their content, and checked.
+dynamic symbols, so a stripped file has them, too. Some change their name from version to version. Fields
+without a constant are found by their content, and verified.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class UntrustedHeap(Exception):
 
 
 class Constants(Struct, frozen=True):
-    """Offsets in bytes from the beginning of an object, and the numbers that types have in their map."""
+    """Offsets in bytes from the beginning of an object, and the type numbers in maps."""
 
     map_type: int
     function_shared: int
@@ -112,7 +112,7 @@ _OFFSET_MAX = 4096
 
 
 def read_constants(image: ElfImage, read_word: ReadWord) -> Constants | None:
-    """The constants of the V8 in a file; None if there is none in it. Raises Untrusted, BadElf or OSError."""
+    """The constants of the V8 in a file; None without V8. Raises Untrusted, BadElf or OSError."""
     symbols = find_symbols(image, [_PREFIX + name for name in _NAMES.values()])
     if not symbols:
         return None

@@ -1,9 +1,8 @@
 """JavaScript functions: name, file and line, from a SharedFunctionInfo.
 
-V8 has one for each function of a script, for all its closures and however it is compiled: it stands for the
-function in all tiers. It is believed only if the list of functions of its script has it, at the number that
-it states. Functions of V8 itself have no script, and the number of a builtin in place of code. The line is
-the function's first.
+V8 has one for each function of a script, shared by all its closures and compilation tiers. It is only
+accepted if its script's list of functions contains it at its stated number. Functions of V8 itself have no
+script, and the number of a builtin in place of code. The line is the function's first.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _LITERAL_BEHIND_FLAGS = 4
 _NO_LITERAL = 0xFFFFFFFF
 _SCRIPT_WORDS = 20
 _WEAK_MASK = ~2
-# Names of so many variables stand in a ScopeInfo itself, those of more in a table.
+# A ScopeInfo contains the names of up to this many variables; more are in a table.
 _SCOPE_LOCALS_INSIDE = 75
 _SCOPE_TAIL_WORDS = 8
 
@@ -32,7 +31,7 @@ _SCOPE_TAIL_WORDS = 8
 class JsFunction(Struct, frozen=True):
     """A function: `script` is the file or URL, None for V8's own, and `source` the script's text.
 
-    `begins` is the number of the character where its parameters begin, None if unknown. `number` is its
+    `begins` is the position of the character where its parameters begin, None if unknown. `number` is its
     number in the script.
     """
 
@@ -54,7 +53,7 @@ class FunctionReader:
         return self._heap.number(shared, self._heap.constants.shared_flags + _LITERAL_BEHIND_FLAGS)
 
     def read(self, shared: int) -> JsFunction | None:
-        """The function; None if there is none, or if it is not believed."""
+        """The function; None if there is none, or if it is not accepted."""
         try:
             return self._read(shared)
         except (OSError, ValueError):
@@ -88,7 +87,7 @@ class FunctionReader:
                 count = heap.word(functions, _WORD_BYTES) >> SMI_SHIFT
                 if not number < count:
                     return False
-                # In front of the elements there is the length, as in any array.
+                # The length precedes the elements, as in any array.
                 found = heap.word(functions, constants.array_data + number * _WORD_BYTES)
                 return found & _WEAK_MASK == shared
         return False
@@ -102,7 +101,7 @@ class FunctionReader:
         """The name, "" if it has none, and where the function begins. Raises OSError or ValueError."""
         heap = self._heap
         if not is_object(name):
-            # A small integer stands for no name of its own.
+            # A small integer means that it has no name.
             return "", None
         type_ = heap.type_of(name)
         if heap.is_text(type_):
@@ -112,8 +111,11 @@ class FunctionReader:
         return self._in_scope(name)
 
     def _in_scope(self, scope: int) -> tuple[str, int | None]:
-        """Behind the variables of a scope there may be a name with its slot and an inferred name, and then
-        there are two numbers: where the function begins, and where it ends (ScopeInfo in scope-info.tq)."""
+        """The name and the beginning of the function, from its scope.
+
+        After a scope's variables there may be a name with its slot and an inferred name, and then there are
+        two numbers: where the function begins, and where it ends (ScopeInfo in scope-info.tq).
+        """
         heap, constants = self._heap, self._heap.constants
         locals_ = heap.word(scope, (constants.scope_locals + 1) * _WORD_BYTES) >> SMI_SHIFT
         if locals_ > 1 << 16:
@@ -126,7 +128,7 @@ class FunctionReader:
         for word, after in pairwise(words):
             is_position = is_small_integer(word) and is_small_integer(after) and word <= after
             if is_position and word >> SMI_SHIFT < 1 << 31:
-                # The first is the name. The second V8 has inferred, from a loop's variable for instance.
+                # The first is the name. V8 has inferred the second, from a loop's variable for instance.
                 return texts[0] if texts else "", word >> SMI_SHIFT
             if is_object(word) and heap.is_text(heap.type_of(word)):
                 texts.append(self._text(word))

@@ -9,7 +9,7 @@ Exported functions of V8 access the fields, and their first instructions have th
   entries and the first one of a ring, or pass the ring on;
 - `GCTracer::StopInSafepoint` stores what `Heap::SizeOfObjects` returned.
 
-The process may have chosen the file: offsets are believed only as long as the memory confirms them, at each
+The process may have chosen the file: offsets are only accepted as long as the memory confirms them, at each
 reading.
 """
 
@@ -61,14 +61,14 @@ _OFFSET_MAX = 1 << 14
 # heap; type and state of the event, two numbers and a pointer between; when it began and ended, in ms
 _HEAD = struct.Struct("<Qii16xdd")
 _TYPES, _STATES = 8, 4
-# Event::State, while a collection is under way: MARKING and ATOMIC. The times of its event come at its end.
+# Event::State during a collection: MARKING and ATOMIC. The times of its event come at its end.
 _UNDER_WAY = (1, 2)
-# A pointer that is read as a double is a number much smaller than this, but not 0.
+# A pointer read as a double is a number much smaller than this, but not 0.
 _TIME_MIN_MS = 1e-3
 _HEAP_BYTES = 6 << 10
 _SIZE_MAX_BYTES = 1 << 40
 _DURATION_MAX_MS = 3.6e6
-# What may have been given back to the system since the last collection: the young generation.
+# Memory that may have been returned to the system since the last collection: the young generation.
 _GIVEN_BACK_MAX_BYTES = 128 << 20
 
 
@@ -80,14 +80,16 @@ class TracerLayout(Struct, frozen=True):
 
 
 class Ring(Struct, frozen=True):
-    """The last collections of the whole heap: bytes left alive, oldest first; `first` is the place of the
-    oldest one, 0 until there have been ten."""
+    """The last collections of the whole heap: bytes left alive, oldest first.
+
+    `first` is the place of the oldest one, 0 until there have been ten.
+    """
 
     first: int
     sizes_bytes: tuple[int, ...]
 
     def since(self, before: Ring) -> tuple[int, ...]:
-        """The entries that are new, at most all."""
+        """The new entries, at most all."""
         count = len(self.sizes_bytes) - len(before.sizes_bytes) + (self.first - before.first) % RING_SIZE
         return self.sizes_bytes[-count:] if count > 0 else ()
 
@@ -117,11 +119,11 @@ def _ring_offset(code: bytes) -> int | None:
 
 
 class OtherObject(ValueError):
-    """What is at the address does not lead back to the heap, or not any more."""
+    """The object at the address does not lead back to the heap, or no longer does."""
 
 
 class TracerReading(Struct, frozen=True):
-    """The rings, and the bytes of all objects after the last collection: 0 while one is under way."""
+    """The rings, and the bytes of all objects after the last collection: 0 during a collection."""
 
     rings: tuple[Ring, ...]
     end_bytes: int
@@ -139,8 +141,8 @@ class GcTracer:
         self._layout = layout
 
     def read(self) -> TracerReading:
-        """Its figures now. Raises OSError, OtherObject, or ValueError if they make no sense."""
-        # In one piece: a read costs much more than what is read.
+        """The current figures. Raises OSError, OtherObject, or ValueError if they are inconsistent."""
+        # In one piece: a read call costs much more than the bytes.
         data = self._memory.read(self._address, max(self._layout.rings) + RING_BYTES)
         heap, type_, state, start_ms, end_ms = _HEAD.unpack_from(data)
         times = (start_ms, end_ms)
@@ -171,10 +173,11 @@ def _ring(data: bytes) -> Ring:
 
 
 def find_tracer(memory: RemoteMemory, heap: int, pages_bytes: int, layout: TracerLayout) -> GcTracer | None:
-    """The GCTracer of a heap whose pages have so many bytes: the one of what the heap points to that leads
-    back to it and has such figures. None if it has not been collected yet, so that there are none.
+    """The GCTracer of a heap with `pages_bytes` of pages.
 
-    Raises OSError, or ValueError if there is none, or are several.
+    It is the object that the heap points to, that leads back to the heap, and that has matching figures. None
+    if there are no figures yet, because the heap has not been collected. Raises OSError, or ValueError if
+    there is none, or several.
     """
     found, blank = [], 0
     words = struct.unpack(f"<{_HEAP_BYTES // 8}Q", memory.read(heap, _HEAP_BYTES))

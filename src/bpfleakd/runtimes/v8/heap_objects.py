@@ -1,7 +1,7 @@
 """Objects of V8's heap in another process: tags, types and texts.
 
 All of it is untrusted, and a collector may move it while it is read. So lengths and depths are bounded, and
-the type in an object's map is checked. OSError and ValueError mean that there is no such object.
+the type in an object's map is checked. OSError and ValueError mean that no such object exists.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["SMI_SHIFT", "HeapObjects", "is_object", "is_small_integer"]
 
 SMI_SHIFT = 32
 _OBJECT_TAG, _TAG_MASK = 1, 3
-# Of a text that is put together or cut out of others: how deep, and of how many.
+# For a text composed of others or cut from others: the depth, and the number of parts.
 _DEPTH_MAX = 8
 _PIECES_MAX = 64
 _TWO_BYTES = 2
@@ -28,7 +28,7 @@ def is_object(word: int) -> bool:
 
 
 def is_small_integer(word: int) -> bool:
-    """Whether a word is an integer of 32 bits, which V8 keeps in its upper half."""
+    """Whether a word is an integer of 32 bits, which V8 stores in the upper half."""
     return word & (1 << SMI_SHIFT) - 1 == 0
 
 

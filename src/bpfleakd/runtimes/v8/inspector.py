@@ -43,7 +43,7 @@ _OPENING_TIMEOUT_S = 5.0
 _CLOSING_TIMEOUT_S = 5.0
 _ACCEPT_TIMEOUT_S = 2.0
 _POLL_S = 0.02
-# For the collection and the answer, beyond the time that is sampled.
+# For the collection and the answer, in addition to the sampling time.
 _TALK_LIMIT_S = 30.0
 _TIMER_SPARE_S = 30.0
 _INTERVAL_BYTES = 32 << 10
@@ -74,12 +74,15 @@ class V8Inspector:
         self._sockets = TcpSockets(process.id.pid, proc)
 
     def stops_s(self) -> float | None:
-        """How long the process will stand still for the collection, in seconds, about; None if unknown."""
+        """How long the collection will stop the process, in seconds, approximately; None if unknown."""
         heap_bytes = self._heap_bytes()
         return None if heap_bytes is None else _S_AT_LEAST + heap_bytes * _S_PER_BYTE
 
     def address(self) -> tuple[str, bool]:
-        """Where it is or will be, and whether it is open. Raises InspectorError if it cannot be opened."""
+        """Its address, now or once opened, and whether it is open.
+
+        Raises InspectorError if it cannot be opened.
+        """
         with _as_failure():
             expected = inspector_address(self._process.id.pid, self._proc)
             listeners = self._sockets.listeners()
@@ -89,7 +92,7 @@ class V8Inspector:
             return str(expected), is_open
 
     def sample(self, seconds: float) -> SampledHeap:
-        """Sample allocations, and return what of them is alive then. Waits. Raises InspectorError."""
+        """Sample allocations, and return the live part of them. Waits. Raises InspectorError."""
         with _as_failure():
             self._helpers.prepare()
             expected = inspector_address(self._process.id.pid, self._proc)
@@ -163,7 +166,7 @@ class V8Inspector:
         return False
 
     def _opened(self, expected: Listener) -> Listener:
-        """Have the inspector opened."""
+        """Make the process open the inspector."""
         pidfd = os.pidfd_open(self._process.id.pid)
         try:
             before = self._sockets.listeners()
@@ -194,7 +197,8 @@ class V8Inspector:
                 answers_max=2,
                 bytes_max=_ANSWER_MAX_BYTES,
             ):
-                # The helper has its own: when that is closed, the process need not wait for us.
+                # The helper has its own descriptor: when that is closed, the process need not wait for the
+                # daemon.
                 stack.close()
                 yield answer
 
@@ -212,7 +216,7 @@ class V8Inspector:
             yield connection
 
     def _is_closed(self, listener: Listener, *, is_told: bool) -> bool:
-        """Whether the inspector closes in time; it is told to once more, if it was not."""
+        """Whether the inspector closes in time; sends the request again unless `is_told`."""
         with contextlib.suppress(HelperFailed, InspectorError, OSError):
             if not is_told:
                 order = Conversation(host=str(listener), limit_s=_CLOSING_TIMEOUT_S)
@@ -223,7 +227,7 @@ class V8Inspector:
                 if all(one.inode != listener.inode for one in self._sockets.listeners()):
                     return True
             except OSError:
-                # It has ended.
+                # The process has ended.
                 return True
             time.sleep(_POLL_S)
         return False

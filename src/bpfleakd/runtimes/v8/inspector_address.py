@@ -1,7 +1,7 @@
-"""Where a Node.js process opens its inspector: 127.0.0.1:9229, or as its options say.
+"""The address of a Node.js process' inspector: 127.0.0.1:9229, or that of its options.
 
-The options are `--inspect-port=HOST:PORT`, `--inspect=…`, and others that take the same. What the process
-does in the end is seen when it is open.
+The options are `--inspect-port=HOST:PORT`, `--inspect=…`, and others with the same values. The real address
+shows only when the inspector is open.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _ADDRESS = re.compile(r"(?:(.*):)?(\d{1,5})|(.+)")
 
 
 class UnknownAddress(Exception):
-    """It cannot be said where the inspector would be. The message is the end of a sentence."""
+    """The address cannot be determined. The message is the end of a sentence."""
 
 
 def inspector_address(pid: int, proc: Path) -> Listener:
-    """The address that a process uses. Raises UnknownAddress, or OSError if it has ended."""
+    """The inspector's address. Raises UnknownAddress, or OSError if the process has ended."""
     host, port = _HOST, _PORT
     for name, value in read_options(pid, proc):
         if not value or not _OPTION.fullmatch(name):

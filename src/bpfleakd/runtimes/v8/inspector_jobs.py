@@ -41,7 +41,7 @@ _ALL_MAX_BYTES = 32 << 20
 _FUNCTIONS_MAX = 500
 _TEXT_MAX = 1_024
 _TARGET = re.compile(r"wss?://[^/]{1,255}(/[0-9A-Za-z-]{1,64})")
-# Of these nothing is a function of the program.
+# Scripts without functions of the program.
 _INTERNAL = ("node:", "internal/")
 
 # `close` waits until nobody is connected any more, so it is not called while a request is answered.
@@ -64,9 +64,9 @@ Number = Annotated[int, msgspec.Meta(ge=0, le=0x7FFF_FFFF_FFFF_FFFF)]
 
 
 class Conversation(msgspec.Struct, frozen=True):
-    """An order: `host` is what the inspector listens on, `limit_s` how long all may take.
+    """An order: `host` is the inspector's address, `limit_s` the time limit for everything.
 
-    Allocations are sampled for `sample_s`, one of about `interval_bytes`. `closes`: the inspector is closed
+    Allocations are sampled for `sample_s`, one of about `interval_bytes`. `closes`: closes the inspector
     afterwards, by a timer after `timer_s` at the latest.
     """
 
@@ -79,7 +79,7 @@ class Conversation(msgspec.Struct, frozen=True):
 
 
 class AliveFunctionRow(msgspec.Struct, frozen=True, array_like=True):
-    """What a function allocated and is alive: bytes, estimated from `samples`. `line` is 0 if unknown."""
+    """Live bytes allocated by a function, estimated from `samples`. `line` is 0 if unknown."""
 
     name: Text
     url: Text
@@ -89,7 +89,7 @@ class AliveFunctionRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Alive(msgspec.Struct, frozen=True, tag=True):
-    """Those that have most, the bytes of all, and how long they were sampled.
+    """The functions with most bytes, the bytes of all, and how long they were sampled.
 
     `is_others`: somebody else samples in this process, for longer.
     """
@@ -145,11 +145,11 @@ class _Reply(msgspec.Struct):
 
 
 class _Refused(BadConversation):
-    """The inspector knows the request, and does not do it."""
+    """The inspector supports the request and refuses it."""
 
 
 def prepare() -> None:
-    """Load what is imported at its first use, while files can still be opened."""
+    """Import modules that are loaded at first use, while files can still be opened."""
     msgspec.json.decode(b'{"profile":{"head":{"id":1,"callFrame":{"functionName":"","url":"","lineNumber":0},'
                         b'"selfSize":1,"children":[]}}}', type=_Profiled)  # fmt: skip
     msgspec.json.decode(b'{"id":1,"result":{}}', type=_Reply)
@@ -207,14 +207,17 @@ class _Inspector:
             return reply.result
 
     def wait(self, seconds: float) -> None:
-        """Let time pass, and take in what comes. Raises BadConversation."""
+        """Let time pass, and process incoming messages. Raises BadConversation."""
         until_s = time.monotonic() + seconds
         while time.monotonic() < until_s:
             if not self._connection.is_quiet(until_s):
                 self._socket.receive()
 
     def set_timer(self, seconds: float) -> str:
-        """Have the process close its inspector then; what `close_by` needs. Raises BadConversation."""
+        """Set a timer in the process that closes its inspector; returns the argument of `close_by`.
+
+        Raises BadConversation.
+        """
         expression = _SET_TIMER % int(seconds * 1000)
         result = self.ask("Runtime.evaluate", expression=expression, includeCommandLineAPI=True, silent=True)
         found = _decoded(result, dict[str, Any])
@@ -225,14 +228,15 @@ class _Inspector:
         return closer
 
     def close_by(self, closer: str) -> None:
-        """Have the process close its inspector now. Raises BadConversation.
+        """Make the process close its inspector now. Raises BadConversation.
 
-        It closes the connection first, and we say nothing until then. Node.js (18, 20) uses memory that it
-        has freed, and crashes, if both ends close at the same time (WsHandler in src/inspector_socket.cc).
+        The process closes the connection first; the helper sends nothing until then. Node.js (18, 20) uses
+        memory that it has freed, and crashes, if both ends close at the same time (WsHandler in
+        src/inspector_socket.cc).
         """
         self.ask("Runtime.callFunctionOn", objectId=closer, functionDeclaration=_CLOSE_NOW, silent=True)
         self._socket.wait_for_close()
-        # Its main thread waits for that.
+        # The process' main thread waits for that.
         os.close(self._descriptor)
 
 
@@ -270,7 +274,7 @@ def alive_functions(profile: _Profile) -> tuple[tuple[AliveFunctionRow, ...], in
 
 
 def _blamed(head: _Node) -> Iterator[tuple[_Node, _Frame]]:
-    """Each node, and the innermost function of the program that leads to it; its own frame if none does."""
+    """Yield each node, with the innermost function of the program that leads to it, or else its own frame."""
     waiting: list[tuple[_Node, _Frame | None]] = [(head, None)]
     while waiting:
         node, outer = waiting.pop()

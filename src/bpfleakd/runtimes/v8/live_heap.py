@@ -1,14 +1,12 @@
-"""What V8's collections leave alive, by its own record of them.
+"""The live heap after V8's collections, from V8's own records.
 
-A collection of the whole heap looks at all objects, whether it marks them at once or little by little: what
-it leaves was alive. After a scavenge, which collects the young generation, at most what is there then is
-alive.
+A collection of the whole heap marks all objects, at once or incrementally: the rest was alive. After a
+scavenge, which collects the young generation, at most the remaining objects are alive.
 
-Each thread that runs JavaScript has a heap of its own. The figure of the process is their sum: after the last
-collection of each, or after the last full one. A heap without a full collection counts as nothing in the
-latter.
+Each thread that runs JavaScript has a separate heap. The figure of the process is their sum: after the last
+collection of each, or after the last full one. A heap without a full collection counts as 0 in the latter.
 
-It is read at each tick, by one read of memory for each heap; the process does nothing for it.
+Each tick reads it, by one read of memory per heap, without any work of the process.
 """
 
 from __future__ import annotations
@@ -28,14 +26,14 @@ __all__ = ["V8LiveHeap"]
 
 # Worker threads come and go. Reading the 400 headers of 100 MB takes a millisecond.
 _FIND_EVERY_NS = 10_000_000_000
-# A reading in the middle of a change makes no sense. So many in a row: there is another object by now.
+# A reading in the middle of a change is inconsistent. After this many in a row, it is another object.
 _FAILURES_MAX = 10
-# Until the first heap was collected.
+# Until the first heap has been collected.
 _FIND_FIRST_EVERY_NS = 1_000_000_000
 
 
 class V8LiveHeap:
-    """The collections of one process since the attach. `failure` says why nothing is known of them."""
+    """The collections of one process since the attach. `failure` is why they are unknown."""
 
     def __init__(
         self,
@@ -43,7 +41,7 @@ class V8LiveHeap:
         mappings: Callable[[], Sequence[Mapping]],
         layout: TracerLayout | None,
     ) -> None:
-        """`layout` is that of the file that V8 is in; None if unknown."""
+        """`layout` is that of the file that contains V8; None if unknown."""
         self._memory = memory
         self._mappings = mappings
         self._layout = layout
@@ -56,7 +54,7 @@ class V8LiveHeap:
 
     @property
     def heap_bytes(self) -> int | None:
-        """What the last collection of each heap left; None before the first."""
+        """The bytes that the last collection of each heap left; None before the first."""
         return sum(heap.end_bytes for heap in self._heaps.values()) or None
 
     def read(self, now_ns: int) -> Sequence[LiveHeap]:
@@ -104,7 +102,7 @@ class V8LiveHeap:
         self.failure = None if self._heaps else failure
 
     def _refresh(self) -> tuple[int, int]:
-        """Read all heaps; returns how many collections there were of whole heaps, and others."""
+        """Read all heaps; returns the numbers of collections of whole heaps, and of others."""
         full = others = 0
         for address, heap in list(self._heaps.items()):
             try:
@@ -139,9 +137,9 @@ class _Heap:
         """How many readings in a row made no sense."""
 
     def refresh(self) -> tuple[int, int]:
-        """The number of full collections since the last call, and of others: of these the last is seen.
+        """The number of full collections since the last call, and of others, of which only the last is seen.
 
-        Raises OSError, or ValueError if the reading makes no sense.
+        Raises OSError, or ValueError if the reading is inconsistent.
         """
         now = self._tracer.read()
         last, self._last = self._last, now

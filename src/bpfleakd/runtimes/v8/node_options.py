@@ -1,7 +1,7 @@
 """The options that a Node.js process was started with: those in NODE_OPTIONS, and those on its command line.
 
-Options on the command line stand before the program and override NODE_OPTIONS. Node takes `_` for `-` in
-their names. A process may write over both, so they need not be what is in force.
+Options on the command line precede the program and override NODE_OPTIONS. Node accepts `_` for `-` in their
+names. A process may overwrite both, so they may differ from the options in force.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from bpfleakd.process.reading.reads import read_file
 
 __all__ = ["Option", "old_space_limit_bytes", "read_options"]
 
-# What a process controls is read within the tracing loop: as much as takes some milliseconds. Options in the
-# environment that are longer are not read.
+# The process controls this text, which is read within the tracing loop: the limit takes some milliseconds.
+# Longer options in the environment are not read.
 _COMMAND_LINE_MAX_BYTES = 64 << 10
 _ENVIRONMENT_MAX_BYTES = 8 << 10
-# Those whose value is the next word, if it does not follow after `=`.
+# Options whose value is the next word, unless it follows after `=`.
 _WITH_VALUE = frozenset(
     {"-r", "--require", "--import", "--loader", "--experimental-loader", "-C", "--conditions", "--title"}
     | {"--inspect-port", "--debug-port"}
 )
 _OLD_SPACE_MIB = "--max-old-space-size"
-# V8 cannot have more; a larger figure says nothing.
+# V8 cannot have more; a larger figure is meaningless.
 _OLD_SPACE_MAX_MIB = 1 << 24
 
 Option = tuple[str, str | None]
 
 
 def read_options(pid: int, proc: Path = Path("/proc")) -> tuple[Option, ...]:
-    """Names, with `-` for `_`, and values (None if there is none); the later ones override the earlier ones.
+    """Names, with `-` for `_`, and values (None without one); later ones override earlier ones.
 
     Raises OSError if the process has ended.
     """

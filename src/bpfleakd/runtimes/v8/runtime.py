@@ -33,7 +33,7 @@ _MAYBE = re.compile(r"(?:^|/)(?:node(?:js)?|libnode)[^/]*$")
 
 
 class V8:
-    """V8 with constants that are trusted; without them, nothing is named, and the notes say why."""
+    """V8 with trusted constants; without them, nothing is named, and the notes explain why."""
 
     name = "V8"
     methods = None
@@ -50,7 +50,7 @@ class V8:
         mapping: Mapping,
         found: _Found | UntrustedHeap,
     ) -> None:
-        """`memory` is taken over. `mapping` is of the file that V8 is in."""
+        """Takes ownership of `memory`. `mapping` is of the file that contains V8."""
         self._memory = memory
         pid = process.id.pid
         self.sampler = V8Inspector(helpers, process, self._heap_bytes)
@@ -70,7 +70,7 @@ class V8:
 
     @property
     def notes(self) -> Sequence[str]:
-        """What is missing, and why."""
+        """Sentences on missing data, with the reasons."""
         if self._reason:
             return (f"no JavaScript frames: {self._reason}",)
         failure = self.live_heap.failure if self.live_heap else None
@@ -80,7 +80,7 @@ class V8:
         return self.live_heap.heap_bytes if self.live_heap else None
 
     def close(self) -> None:
-        """Close the way to the process' memory, and drop known names."""
+        """Close the access to the process' memory, and drop known names."""
         self.code = None
         self._memory.close()
 
@@ -108,7 +108,7 @@ def detect_v8(helpers: Helpers, process: ProcessInfo, mappings: Sequence[Mapping
 
 
 def _heap_limit_bytes(pid: int) -> int | None:
-    """None if no option sets it: V8's own limit depends on its version and on the memory of the machine."""
+    """The limit; None if no option sets it: V8's own depends on its version and on the machine's memory."""
     try:
         return old_space_limit_bytes(read_options(pid))
     except OSError:
@@ -116,7 +116,7 @@ def _heap_limit_bytes(pid: int) -> int | None:
 
 
 def _constants(pid: int, mapping: Mapping, memory: RemoteMemory) -> _Found | UntrustedHeap | None:
-    """The constants of the V8 in a file, its version, and where it counts collections; None if there is none.
+    """The constants of the V8 in a file, its version, and the layout of its GCTracer; None without V8.
 
     Raises BadElf or OSError.
     """

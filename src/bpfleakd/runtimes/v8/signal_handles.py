@@ -1,7 +1,7 @@
 """Whether a Node.js program handles a signal itself, read from the handles of its main event loop.
 
 Node.js opens its inspector on SIGUSR1, unless the program has a handler of its own (process.on): then libuv
-has replaced Node's, and the signal would run the program's. The kernel does not tell handlers apart.
+has replaced Node's, and the signal would run the program's. The kernel does not distinguish handlers.
 
 libuv keeps a pointer to the main loop, which `uv_default_loop` returns, and the loop a ring of its handles.
 What is read stays equal in all versions 1.x of libuv, whose structures are its ABI (include/uv.h).
@@ -27,7 +27,7 @@ _MAYBE = re.compile(r"(?:^|/)(?:node(?:js)?|libnode|libuv)[^/]*$")
 
 _FUNCTION = "uv_default_loop"
 _CODE_BYTES = 48
-# mov reg, [rip + offset]: the first is of the pointer.
+# mov reg, [rip + offset]: the first loads the pointer.
 _LOAD = re.compile(rb"[\x48\x4c]\x8b[\x05\x0d\x15\x1d\x25\x2d\x35\x3d](.{4})", re.DOTALL)
 
 # uv_loop_t: data, active_handles, handle_queue.
@@ -44,7 +44,7 @@ _TRIES, _PAUSE_S = 5, 0.02
 
 
 def find_loop_pointer(image: ElfImage) -> int | None:
-    """Where a file keeps the pointer to the main loop (its own addresses); None if there is no libuv in it.
+    """The place of the pointer to the main loop in a file (its own addresses); None without libuv.
 
     Raises BadElf.
     """
@@ -64,7 +64,7 @@ def handles_signal(pid: int, number: int) -> bool | None:
             if pointer is None:
                 return None
             for _ in range(_TRIES):
-                # It runs while it is read.
+                # The process runs during the reading.
                 with contextlib.suppress(OSError, ValueError):
                     return SignalHandles(memory, pointer).has(number)
                 time.sleep(_PAUSE_S)

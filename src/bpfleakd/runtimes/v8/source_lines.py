@@ -1,4 +1,4 @@
-"""Line numbers in scripts. V8 makes its table of lines only on demand, but it keeps the text.
+"""Line numbers in scripts. V8 creates its table of lines only on demand, but it keeps the text.
 
 A text is read once. A tick reads a few megabytes at most, because a process may have any number of large
 scripts.
@@ -35,7 +35,7 @@ class ScriptLines:
         self._left_bytes = _REFILL_BYTES
 
     def refill(self) -> None:
-        """A new tick begins."""
+        """Start a new tick."""
         self._left_bytes = _REFILL_BYTES
 
     def line(self, script: str, source: int, position: int) -> int | None:

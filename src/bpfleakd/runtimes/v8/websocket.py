@@ -1,7 +1,7 @@
-"""A websocket client: as much of RFC 6455 as a conversation with an inspector takes.
+"""A websocket client with the part of RFC 6455 that a conversation with an inspector needs.
 
-It reads and writes a descriptor that is connected already, so it runs where nothing can be opened. What comes
-is bounded: by the sizes of a message and of all, and by a deadline.
+It reads and writes a descriptor that is already connected, so it runs where nothing can be opened. Incoming
+data is bounded by the sizes of a message and of all, and by a deadline.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 
 
 class BadConversation(Exception):
-    """The other end does not answer, or says what it should not."""
+    """The other end does not answer, or sends invalid data."""
 
 
 class Closed(BadConversation):
@@ -63,7 +63,7 @@ class WebSocketConnection:
         return taken
 
     def header(self) -> bytes:
-        """What comes up to an empty line, with it. Raises BadConversation."""
+        """The received data up to an empty line, including it. Raises BadConversation."""
         while (end := self._data.find(b"\r\n\r\n")) < 0:
             if len(self._data) > _HEADER_MAX_BYTES:
                 raise BadConversation("its answer has too long a header")
@@ -80,7 +80,7 @@ class WebSocketConnection:
         return self.exactly(int(length[1]))
 
     def is_quiet(self, until_s: float) -> bool:
-        """Whether nothing comes until then."""
+        """Whether nothing arrives until then."""
         left_s = min(until_s, self.deadline_s) - time.monotonic()
         return not self._data and not _poll(self._descriptor, select.POLLIN, left_s)
 
@@ -152,7 +152,10 @@ class WebSocket:
                 return bytes(message)
 
     def wait_for_close(self) -> None:
-        """Wait until the other end closes, and say nothing. Raises BadConversation if it does not."""
+        """Wait until the other end closes, without sending anything.
+
+        Raises BadConversation if it does not.
+        """
         try:
             while True:
                 self.receive()
