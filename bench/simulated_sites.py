@@ -68,9 +68,11 @@ class Blocks:
         return Blocks(born[order], lives[order], sizes[order], np.ones(len(born)))
 
 
-def leak(per_s: float, size_bytes: float = 128) -> Make:
+def leak(per_s: float, size_bytes: float = 128, from_s: float = 0) -> Make:
     """Blocks at random times that are never freed."""
-    return lambda random, until_s: Blocks.of(_poisson(random, per_s, 0, until_s), _FOR_EVER_S, size_bytes)
+    return lambda random, until_s: Blocks.of(
+        _poisson(random, per_s, from_s, until_s), _FOR_EVER_S, size_bytes
+    )
 
 
 def stopping(per_s: float, stop_s: float, size_bytes: float = 512) -> Make:

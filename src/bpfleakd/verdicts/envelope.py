@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 __all__ = [
     "CELLS",
     "Rise",
+    "first_rise_s",
     "grid_of",
     "last_rise_s",
     "longest_excursion_s",
@@ -144,6 +145,14 @@ def last_rise_s(rise: Rise, grid: Matrix) -> Row:
     cell = np.rint((1.0 - rise.silence) * CELLS).astype(np.intp)
     last_s: Row = np.where(rise.gain > 0, np.take_along_axis(grid, cell[None, :], axis=0)[0], grid[0])
     return last_s
+
+
+def first_rise_s(values: Matrix, grid: Matrix) -> Row:
+    """When each curve began to rise, as it is over `grid`; the start of the grid if it never did."""
+    reached = np.cumsum(np.maximum(np.diff(values, axis=0), 0.0), axis=0)
+    cell = np.argmax(reached > _REST * reached[-1], axis=0)
+    first_s: Row = np.take_along_axis(grid, cell[None, :], axis=0)[0]
+    return first_s
 
 
 def _log_chernoff(share: Row, steps: Row) -> Row:

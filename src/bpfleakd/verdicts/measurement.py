@@ -20,6 +20,7 @@ from bpfleakd.verdicts.envelope import (
     Matrix,
     Rise,
     Row,
+    first_rise_s,
     grid_of,
     last_rise_s,
     longest_excursion_s,
@@ -70,6 +71,8 @@ _CALM_SHARE = 0.25
 # Growth below this multiple of the noise does not count.
 _NOISE_FACTOR = 3.0
 _FEW = 3.0
+# So little of what is gained later is next to nothing.
+_ALMOST_NOTHING = 0.05
 # If at most this share of the old blocks is left, and as much of the oldest, those left do not belong to the
 # blocks that die.
 _FEW_SURVIVE = 0.1
@@ -227,12 +230,16 @@ class _Measurement:
             )
             evident[index] &= ~still_fills
         dies, old_share = np.zeros(self._sites, bool), np.full(self._sites, np.nan)
+        began_s, risen = start_s, grid
         if self._survival is not None:
-            fate, gained = self._survival.fate(start_s, end_s), of_count.gain
+            began_s = self._began_s(values[1], grid, of_count.gain)
+            if (began_s > start_s).any():
+                risen = self._exposure.grid(began_s, np.maximum(end_s, began_s + 1e-3))
+            fate, gained = self._survival.fate(began_s, end_s), of_count.gain
             dies = fate.dies | (gained < _GAIN_OF_SURVIVORS * fate.count)
             dies |= (gained >= _BLOCKS_ENOUGH) & (fate.old_count < _REPLACED_SHARE * gained * 2 / 3)
             old_share = fate.old_share
-        window_s, rose_bytes = end_s - start_s, self._as_it_rose(self._bytes, grid)
+        window_s, rose_bytes = end_s - began_s, self._as_it_rose(self._bytes, risen)
         persists = (window_s >= self._leak_after_s) & (evident[0] | evident[1]) & (of_bytes.gain > 0)
         persists &= is_more_than_a_list(of_bytes.gain, of_count.gain)
         return persists, {
@@ -243,11 +250,26 @@ class _Measurement:
             "window_s": window_s,
             "window_steps": np.maximum(of_bytes.steps * evident[0], of_count.steps * evident[1]),
             "gained_bytes": gain(rose_bytes),
-            "gained_count": gain(self._as_it_rose(self._count, grid)),
+            "gained_count": gain(self._as_it_rose(self._count, risen)),
             "gained_lately_count": of_count.gain * of_count.last_third,
-            "rate_bytes_per_s": theil_sen(grid, rose_bytes),
+            "rate_bytes_per_s": theil_sen(risen, rose_bytes),
             "old_share": old_share,
         }
+
+    def _began_s(self, values: Matrix, grid: Matrix, gained_count: Row) -> Row:
+        """When what rises over a grid began to, if the site had almost nothing live before; else its start.
+
+        Blocks that were born, and died at once, before a leak began are not old blocks of the leak. Those of
+        a queue that was drained are. Where blocks are sampled, the first to be recorded is no beginning.
+        """
+        first_s = first_rise_s(values, grid)
+        is_before = (self._ends_s[:, None] > grid[0]) & (self._ends_s[:, None] <= first_s)
+        height = np.max((self._histories.low_count - self._count) * is_before, axis=0)
+        # Chance decides whether anything is in the first part of the window.
+        is_late = (first_s > grid[1]) & (self._weight < _SAMPLED_WEIGHT)
+        is_late &= height <= _ALMOST_NOTHING * gained_count
+        began_s: Row = np.where(is_late, first_s, grid[0])
+        return began_s
 
     def _over(self, grid: Matrix) -> tuple[list[Matrix], tuple[Rise, Rise]]:
         """Bytes and blocks over a grid, and how they rise in what the finest sampling recorded.

@@ -68,6 +68,17 @@ def test_a_buffer_that_doubles_is_not_told_from_a_table_that_fills() -> None:
         assert verdict.reason.endswith(" equal steps: too few to call a leak")
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_leak_that_begins_late_stays_one(seed: int) -> None:
+    """Before it began all blocks of the site were freed at once: these are not old blocks of the leak."""
+    make = sites.mixed(sites.churn(100, 0.01), sites.leak(50, from_s=180))
+    early = verdicts(make, *np.arange(175.0, 226, 3), seed=seed)
+    assert [verdict for verdict in early if verdict.verdict is Verdict.LEAK] == []
+    for verdict in verdicts(make, *np.arange(250.0, 480, 5), seed=seed):
+        assert verdict.verdict is Verdict.LEAK, verdict
+        assert verdict.leak_bytes_per_s == pytest.approx(50 * 128, rel=0.1)
+
+
 @pytest.mark.parametrize("name", CLEAN)
 def test_what_is_clean_is_never_called_a_leak(name: str) -> None:
     """At no time within three minutes, looked at every ten seconds."""
