@@ -168,6 +168,11 @@ class SiteTable:
         """The rows of sites that commit reserved memory."""
         return np.flatnonzero(self._kinds[: len(self)] == _COMMIT)
 
+    @property
+    def file_rows(self) -> NDArray[np.intp]:
+        """The rows of sites that map files or shared memory."""
+        return np.flatnonzero(self._kinds[: len(self)] == _FILE)
+
     def are_heap(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Which of the rows are sites of the heap."""
         heap: NDArray[np.bool_] = self._kinds[rows] == _HEAP

@@ -163,7 +163,7 @@ def with_managed_heap(
         share = round(min(1.0, share + max(heap.growth_bytes_per_s, committed_bytes_per_s) / grows), 3)
     if heap.verdict is Verdict.LEAK:
         # Without the heap, the explained share of the growth differs.
-        others = f"; {verdict.reason.partition(';')[0]}" if found.leaks else ""
+        others = f"; {verdict.reason.partition(';')[0]}" if found.any_leaks else ""
         limit, seconds = _first_limit(verdict, heap)
         return replace(
             verdict,
@@ -181,7 +181,7 @@ def with_managed_heap(
     else:
         touched = max(committed_bytes_per_s, heap.growth_bytes_per_s)
     is_its_growth = grows is not None and touched >= _EXPLAINS_SHARE * grows
-    is_others = found.leaks > 0 or found.growing_bytes_per_s > (1 - _EXPLAINS_SHARE) * (grows or 0.0)
+    is_others = found.any_leaks > 0 or found.growing_bytes_per_s > (1 - _EXPLAINS_SHARE) * (grows or 0.0)
     if is_others and heap.verdict in (Verdict.UNKNOWN, Verdict.GROWING):
         return replace(verdict, reason=f"{verdict.reason}; {heap.reason}")
     if heap.verdict is Verdict.GROWING and not is_its_growth:

@@ -47,7 +47,8 @@ class FoundGrowth(Struct, frozen=True):
 
     Suppressed sites count as neither; their gain explains growth without being a leak. The same applies to
     the garbage that a collector tolerates in proportion to the live heap, and to growing memory that a
-    runtime takes for itself.
+    runtime takes for itself. Leaking mappings of files and shared memory (`mapped`) are no anonymous memory,
+    to which all other figures apply.
     """
 
     leaks: int
@@ -56,6 +57,13 @@ class FoundGrowth(Struct, frozen=True):
     suppressed_bytes_per_s: float = 0.0
     garbage_bytes_per_s: float = 0.0
     runtime_bytes_per_s: float = 0.0
+    mapped_leaks: int = 0
+    mapped_bytes_per_s: float = 0.0
+
+    @property
+    def any_leaks(self) -> int:
+        """How many sites leak, of either kind."""
+        return self.leaks + self.mapped_leaks
 
     @property
     def excused_bytes_per_s(self) -> float:
@@ -85,7 +93,7 @@ def classify_process(
         share = min(1.0, explained / memory.slope_per_s)
     rate = memory.slope_per_s if grows and memory is not None else leak_rate
     limit, seconds = _first_limit(limits, rate)
-    if found.leaks:
+    if found.any_leaks:
         verdict = Verdict.LEAK
     elif (grows and not _is_suppressed(memory, found)) or found.growing_bytes_per_s > 0:
         verdict = Verdict.GROWING
@@ -97,7 +105,7 @@ def classify_process(
     return ProcessVerdict(
         verdict=verdict,
         reason=reason,
-        leak_bytes_per_s=round(leak_rate, 1),
+        leak_bytes_per_s=round(leak_rate + found.mapped_bytes_per_s, 1),
         memory_bytes_per_s=_rounded(memory.slope_per_s if memory else None),
         memory_bytes_per_s_low=_rounded(memory.slope_low if memory else None),
         memory_bytes_per_s_high=_rounded(memory.slope_high if memory else None),
@@ -163,16 +171,19 @@ def reached_s(limit: MemoryLimit, rate: float) -> float | None:
 
 
 def _reason(memory: Trend | None, grows: bool, found_growth: FoundGrowth, share: float | None) -> str:
-    leaks, leak_rate = found_growth.leaks, found_growth.leak_bytes_per_s
-    sites = "1 call site leaks" if leaks == 1 else f"{leaks:,} call sites leak"
-    found = f"{sites} {human_rate(leak_rate)}" if leaks else "no call site leaks"
+    leaks, mapped = found_growth.leaks, found_growth.mapped_leaks
+    parts = [_leaking(leaks, found_growth.leak_bytes_per_s)] if leaks or not mapped else []
+    if mapped:
+        parts.append(f"{_leaking(mapped, found_growth.mapped_bytes_per_s)} of mapped files or shared memory")
+    found = ", ".join(parts)
     if memory is None:
-        if leaks or found_growth.growing_bytes_per_s <= 0:
-            return found if leaks else "not observed long enough"
+        if found_growth.any_leaks or found_growth.growing_bytes_per_s <= 0:
+            return found if found_growth.any_leaks else "not observed long enough"
         rate = human_rate(found_growth.growing_bytes_per_s)
         return f"call sites grow {rate}; not observed long enough whether they leak"
     if not grows or share is None:
-        return f"{found}; the memory of the process does not grow{' yet' if leaks else ''}"
+        whose = "its other memory" if mapped else "the memory of the process"
+        return f"{found}; {whose} does not grow{' yet' if leaks else ''}"
     suppressed = found_growth.suppressed_bytes_per_s
     grown = f"{found}; memory grows {human_rate(memory.slope_per_s)}"
     if suppressed > 0:
@@ -185,6 +196,12 @@ def _reason(memory: Trend | None, grows: bool, found_growth: FoundGrowth, share:
         # Other call sites may hold some of it: a site that is steady or churns still gains and loses.
         return f"{grown}, and {1 - share:.0%} of that is outside the call sites that leak or grow"
     return f"{grown}, {share:.0%} of it in call sites that grow"
+
+
+def _leaking(sites: int, bytes_per_s: float) -> str:
+    if not sites:
+        return "no call site leaks"
+    return f"{'1 call site leaks' if sites == 1 else f'{sites:,} call sites leak'} {human_rate(bytes_per_s)}"
 
 
 def _rounded(number: float | None) -> float | None:

@@ -148,10 +148,22 @@ def _of_process(history: StoredHistory, sites: list[tuple[StoredSite, SiteVerdic
     leaks = [verdict.leak_bytes_per_s for verdict in kept if verdict.verdict is Verdict.LEAK]
     suppressed = [verdict.leak_bytes_per_s for site, verdict in memory if site.suppressed]
     growing = [verdict.leak_bytes_per_s for verdict in kept if verdict.verdict is Verdict.GROWING]
+    mapped = [
+        verdict.leak_bytes_per_s
+        for site, verdict in sites
+        if site.kind is AllocationKind.FILE and not site.suppressed and verdict.verdict is Verdict.LEAK
+    ]
     return classify_process(
         np.array(history.memory_s, np.float64),
         np.array(history.memory_bytes, np.float64),
-        FoundGrowth(len(leaks), sum(leaks), sum(growing), sum(suppressed)),
+        FoundGrowth(
+            len(leaks),
+            sum(leaks),
+            sum(growing),
+            sum(suppressed),
+            mapped_leaks=len(mapped),
+            mapped_bytes_per_s=sum(mapped),
+        ),
         history.limits,
         history.ends_s[-1] - history.full_s if history.full_s and history.ends_s else None,
     )

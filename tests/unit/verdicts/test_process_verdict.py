@@ -112,3 +112,21 @@ def test_suppressed_growth() -> None:
     assert "suppressed" in verdict.reason
     assert judged(MIB, FoundGrowth(0, 0.0, 0.0, 0.3 * MIB)).verdict is Verdict.GROWING
     assert judged(MIB, FoundGrowth(1, 0.5 * MIB, 0.0, 0.5 * MIB)).verdict is Verdict.LEAK
+
+
+def test_leaking_mappings_of_shared_memory() -> None:
+    """They are no anonymous memory: the process leaks, and neither growth nor a limit follows."""
+    limit = MemoryLimit(MemoryLimitKind.HOST, 100 * MIB, 50 * MIB)
+    found = FoundGrowth(0, 0.0, 0.0, mapped_leaks=1, mapped_bytes_per_s=309 << 10)
+    verdict = judged(0, found, limits=(limit,))
+    assert (verdict.verdict, verdict.leak_bytes_per_s) == (Verdict.LEAK, 309 << 10)
+    assert verdict.reason == (
+        "1 call site leaks +309 KiB/s of mapped files or shared memory; its other memory does not grow"
+    )
+    assert verdict.limit_reached_s is None
+    both = judged(MIB, FoundGrowth(2, 0.9 * MIB, 0.0, mapped_leaks=3, mapped_bytes_per_s=MIB))
+    assert both.leak_bytes_per_s == 1.9 * MIB
+    assert both.explained_share == pytest.approx(0.9, abs=0.05)
+    assert both.reason.startswith(
+        "2 call sites leak +922 KiB/s, 3 call sites leak +1.00 MiB/s of mapped files or shared memory; memory"
+    )

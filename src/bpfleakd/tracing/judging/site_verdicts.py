@@ -309,12 +309,22 @@ class SiteVerdicts:
             of_suppressed,
             garbage_share * float(rates[~table.have_blocks(rows) & (ranks > 0)].sum()),
             of_runtime,
+            *self._mapped_leaks(np.setdiff1d(table.file_rows, suppressed)),
         )
         full_since_s = self.observed.full_since_s(table)
         verdict = classify_process(*self.observed.memory(), found, limits, full_since_s)
         if heap is None or (judged := heap.of_process) is None:
             return verdict
         return with_managed_heap(verdict, judged, committed, found)
+
+    def _mapped_leaks(self, rows: NDArray[np.intp]) -> tuple[int, float]:
+        """How many sites in these rows leak, and how fast."""
+        ranks, rates = self.ranks(rows)
+        leaks = ranks == _LEAKS
+        if self._latest is not None:
+            is_known = rows < len(self._latest.leads)
+            leaks[is_known] &= self._latest.leads[rows[is_known]]
+        return self._judged_by(rows[leaks]), float(rates[leaks].sum())
 
     def _judged_by(self, leading: NDArray[np.intp]) -> int:
         """How many sites the verdicts on these rows cover."""

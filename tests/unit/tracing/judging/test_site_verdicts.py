@@ -15,6 +15,7 @@ from bpfleakd.model.runtimes.managed import ManagedHeap
 from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.model.verdict import Verdict
 from bpfleakd.table.site_table import COUNTERS, SiteTable
+from bpfleakd.tracing.address_space.regions import BLOCK_KINDS
 from bpfleakd.tracing.judging.site_verdicts import NOT_YET, SiteVerdicts
 from bpfleakd.tracing.managed_heap import HeapTracking
 from bpfleakd.tracing.owned_memory import OwnedGrowth
@@ -269,6 +270,23 @@ def test_growth_of_what_the_runtime_takes_for_itself(world: World) -> None:
     world.go_on(40)
     world.compute()
     assert world.verdicts.of_process(world.table, (), heap=heap).verdict is Verdict.LEAK
+
+
+def test_leaking_shared_memory(world: World) -> None:
+    """A mapping is no anonymous memory and not in the totals, but the process leaks what its site leaks."""
+    memfd = SiteKey(AllocationKind.FILE, 9)
+    for second in range(1, 71):
+        world.go_on(1)
+        mapped = (65_536 * second, second, 65_536 * second, second)
+        world.table.update(world.clock.now_ns, [memfd], counter_rows([mapped]))
+    kind, began_ns = BLOCK_KINDS.index(AllocationKind.FILE), world.began_ns
+    maps = [(65_536, 65_536, began_ns + NS_PER_S * second, 9, 1, kind) for second in range(1, 71)]
+    world.verdicts.compute(world.table, [*world.blocks(), np.array(maps, LIVE_BLOCK)], world.clock)
+    assert world.verdict(2) is Verdict.LEAK
+    verdict = world.verdicts.of_process(world.table, (), np.zeros(1, np.intp))
+    assert verdict.verdict is Verdict.LEAK
+    assert verdict.leak_bytes_per_s == pytest.approx(65_536, rel=0.1)
+    assert verdict.reason == "1 call site leaks +64.0 KiB/s of mapped files or shared memory"
 
 
 def test_a_leak_that_no_full_collection_has_confirmed(world: World) -> None:
