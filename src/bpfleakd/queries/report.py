@@ -26,12 +26,7 @@ from bpfleakd.tracing.judging.site_suppressions import SiteSuppressions
 from bpfleakd.tracing.process_view import ProcessView
 from bpfleakd.tracing.retained import retained_sites
 from bpfleakd.tracing.traced_process import TracedProcess
-from bpfleakd.verdicts.growth import (
-    collected_window_ns,
-    growth_bytes_per_s,
-    growth_of_least,
-    growth_window_ns,
-)
+from bpfleakd.verdicts.growth import collected_window_ns, growth_bytes_per_s, growth_window_ns
 
 __all__ = ["Reporter", "sorted_sites"]
 
@@ -252,18 +247,7 @@ class Reporter:
         if window_ns is None:
             return None
         before, now = map(table.total_history.at, window_ns)
-        gained_bytes = float(now - before)
-        commits = table.commit_rows
-        if len(commits) and (of_least := self._growth_of_least(traced, commits)) is not None:
-            # A managed heap gives pages back and takes them again, by megabytes within seconds.
-            gained_bytes -= float(table.timeline.gained_bytes(commits, window_ns[0]).sum())
-            return of_least + growth_bytes_per_s(gained_bytes, *window_ns)
-        return growth_bytes_per_s(gained_bytes, *window_ns)
-
-    def _growth_of_least(self, traced: TracedProcess, rows: NDArray[np.intp]) -> float | None:
-        columns = traced.table.timeline.columns(rows)
-        starts_s = np.concatenate([[0.0], columns.ends_s[:-1]])
-        return growth_of_least(starts_s, columns.low_bytes.sum(axis=1), self._window_s)
+        return growth_bytes_per_s(now - before, *window_ns)
 
     def _growth_of(self, traced: TracedProcess, rows: NDArray[np.intp]) -> NDArray[np.float64] | None:
         """Bytes per second of the sites in these rows; None while unknown."""

@@ -39,10 +39,7 @@ _LIVE_BYTES, _ALLOCATED_BYTES, _ALLOCATED_COUNT = map(
 )
 _OF_TIMELINE = _LIVE_BYTES, COUNTERS.index("live_count"), _ALLOCATED_COUNT
 _KINDS = tuple(AllocationKind)
-_HEAP, _FILE, _GO_HEAP, _COMMIT = map(
-    _KINDS.index,
-    (AllocationKind.HEAP, AllocationKind.FILE, AllocationKind.GO_HEAP, AllocationKind.COMMIT),
-)
+_HEAP, _FILE, _GO_HEAP = map(_KINDS.index, (AllocationKind.HEAP, AllocationKind.FILE, AllocationKind.GO_HEAP))
 
 
 _GAPS_MAX = 16
@@ -162,11 +159,6 @@ class SiteTable:
     def memory_rows(self) -> NDArray[np.intp]:
         """The rows of sites that count in the totals: all but those of files."""
         return np.flatnonzero(self._kinds[: len(self)] != _FILE)
-
-    @property
-    def commit_rows(self) -> NDArray[np.intp]:
-        """The rows of sites that commit reserved memory."""
-        return np.flatnonzero(self._kinds[: len(self)] == _COMMIT)
 
     @property
     def file_rows(self) -> NDArray[np.intp]:

@@ -7,13 +7,11 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["collected_window_ns", "growth_bytes_per_s", "growth_of_least", "growth_window_ns"]
+__all__ = ["collected_window_ns", "growth_bytes_per_s", "growth_window_ns"]
 
 _NS_PER_S = 1_000_000_000
 # A reading may take 0.2 s (counter_collector.py), so its time is too uncertain for shorter stretches.
 _STRETCH_MIN_S = 2.0
-# Bins in each half of a window, to know the least in it.
-_HALF_MIN = 3
 
 _Bytes = TypeVar("_Bytes", float, NDArray[np.float64])
 
@@ -54,24 +52,6 @@ def collected_window_ns(
     start_ns = int(shown_ns[max(0, start)])
     shortest_ns = round(min(window_s, _STRETCH_MIN_S) * _NS_PER_S)
     return (int(edges_ns[max(0, start)]), start_ns, end_ns) if end_ns - start_ns >= shortest_ns else None
-
-
-def growth_of_least(
-    starts_s: NDArray[np.float64], low_bytes: NDArray[np.float64], window_s: float
-) -> float | None:
-    """Bytes per second that the least gains from the first half of the window to the second.
-
-    `low_bytes` is the least in bins that begin at `starts_s`. So what is given back and taken again does not
-    count, if that takes less than half the window. None if the halves have fewer than `_HALF_MIN` bins.
-    """
-    first = int(np.searchsorted(starts_s, starts_s[-1] - window_s))
-    middle = int(np.searchsorted(starts_s, (starts_s[first] + starts_s[-1]) / 2))
-    if min(middle - first, len(starts_s) - middle) < _HALF_MIN:
-        return None
-    before, now = first + int(low_bytes[first:middle].argmin()), middle + int(low_bytes[middle:].argmin())
-    # Two that are close together say little of the time between.
-    elapsed_s = max(starts_s[now] - starts_s[before], (starts_s[-1] - starts_s[first]) / 4)
-    return float((low_bytes[now] - low_bytes[before]) / elapsed_s)
 
 
 def growth_bytes_per_s(gained_bytes: _Bytes, start_ns: int, end_ns: int) -> _Bytes:

@@ -105,21 +105,6 @@ class TestOrder:
         growth = {site.function: site.growth_bytes_per_s for site in report_of(self.traced()).sites}
         assert growth == {"f1": 0.0, "f2": 0.0, "f3": 70.0, "f4": -80.0}
 
-    def test_pages_that_are_given_back_and_taken_again_are_no_growth(self) -> None:
-        """A managed heap gains 100 bytes a second below a saw of 3,000, and others 7."""
-        commit = SiteKey(AllocationKind.COMMIT, 5)
-        began_ns = NOW_NS - 60 * NS_PER_S
-        traced = a_traced({commit: (0, 0, 0, 0), heap(1): (0, 0, 0, 0)}, began_ns=began_ns, now_ns=began_ns)
-        growth = []
-        for second in range(1, 60):
-            saw, blocks = 100 * second + 1_000 * (second % 4), 7 * second
-            rows = [(saw, 1, 4_000 * second, second), (blocks, 1, blocks, 1)]
-            now_ns = began_ns + second * NS_PER_S
-            traced.table.update(now_ns, [commit, heap(1)], counter_rows(rows))
-            found = report_of(traced, now_ns=now_ns).process.growth_bytes_per_s
-            growth.append(found)
-        assert growth[12:] == pytest.approx([107.0] * 47)
-
     def test_growth_of_a_heap_is_that_between_its_collections(self) -> None:
         """Other sites are read at every tick; nothing is known of the sum before two are shown."""
         go = SiteKey(AllocationKind.GO_HEAP, 5)
