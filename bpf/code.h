@@ -18,6 +18,15 @@ static long (*read_kernel_text)(void *to, u32 bytes, const void *from) = (void *
 /* The number of code for which `loaded_code` has no entry. */
 #define CODE_UNKNOWN ((1 << CODE_NUMBER_BITS) - 1)
 
+/* How many ranges of a process are used (a power of 2): before Linux 6.9 the verifier follows each round of a loop. */
+#ifdef WALK_BY_TAIL_CALLS
+#define USED_KNOWN 64
+#define USED_NUMBERED 8
+#else
+#define USED_KNOWN KNOWN_CODE_RANGES
+#define USED_NUMBERED NUMBERED_CODE_RANGES
+#endif
+
 #ifdef AT_TASK_STRUCT_FILES
 /* The pointer at an address in the kernel; 0 if it cannot be read. */
 static __always_inline u64 kernel_pointer(u64 address)
@@ -128,11 +137,11 @@ static __always_inline bool take_range(struct walk_scratch *scratch, struct code
 	struct code_range *range;
 	u32 index, round = 0;
 
-	*place = KNOWN_CODE_RANGES;
+	*place = USED_KNOWN;
 	*is_reused = 0;
-	for (index = 0; index < KNOWN_CODE_RANGES; index = forget(scratch, index + 1)) {
-		BOUND(round, KNOWN_CODE_RANGES, out);
-		range = &ranges->known[forget(scratch, index) & (KNOWN_CODE_RANGES - 1)];
+	for (index = 0; index < USED_KNOWN; index = forget(scratch, index + 1)) {
+		BOUND(round, USED_KNOWN, out);
+		range = &ranges->known[forget(scratch, index) & (USED_KNOWN - 1)];
 		if (range->start >= end || range->end <= start)
 			continue;
 		if (range->identity != identity)
@@ -143,9 +152,9 @@ static __always_inline bool take_range(struct walk_scratch *scratch, struct code
 out:
 	if (!is_file)
 		return *is_reused;
-	if (*place == KNOWN_CODE_RANGES)
+	if (*place == USED_KNOWN)
 		*place = __sync_fetch_and_add(&ranges->next_known, 1);
-	range = &ranges->known[*place & (KNOWN_CODE_RANGES - 1)];
+	range = &ranges->known[*place & (USED_KNOWN - 1)];
 	range->start = start;
 	range->end = end;
 	range->identity = identity;
@@ -158,9 +167,9 @@ static __always_inline void drop_numbered(struct walk_scratch *scratch, struct c
 	struct code_range *range;
 	u32 index, round = 0;
 
-	for (index = 0; index < NUMBERED_CODE_RANGES; index = forget(scratch, index + 1)) {
-		BOUND(round, NUMBERED_CODE_RANGES, out);
-		range = &ranges->numbered[forget(scratch, index) & (NUMBERED_CODE_RANGES - 1)];
+	for (index = 0; index < USED_NUMBERED; index = forget(scratch, index + 1)) {
+		BOUND(round, USED_NUMBERED, out);
+		range = &ranges->numbered[forget(scratch, index) & (USED_NUMBERED - 1)];
 		if (range->start < end && range->end > start)
 			range->end = range->start;
 	}
@@ -213,7 +222,7 @@ static __always_inline void note_mapped_code(struct process *process, struct unw
 			code->was_unnumbered = 1;
 	} else {
 		drop_numbered(scratch, ranges, key->start, key->end);
-		range = &ranges->numbered[__sync_fetch_and_add(&ranges->next_numbered, 1) & (NUMBERED_CODE_RANGES - 1)];
+		range = &ranges->numbered[__sync_fetch_and_add(&ranges->next_numbered, 1) & (USED_NUMBERED - 1)];
 		range->start = key->start;
 		range->number = code && code->number < CODE_UNKNOWN ? code->number : CODE_UNKNOWN;
 		range->end = key->end;
@@ -248,9 +257,9 @@ static __always_inline void number_frames(struct process *process, struct thread
 		if (address < process->numbered_start || address >= process->numbered_end)
 			continue;
 		range_round = 0;
-		for (index = 0; index < NUMBERED_CODE_RANGES; index = forget(&thread->scratch, index + 1)) {
-			BOUND(range_round, NUMBERED_CODE_RANGES, next);
-			range = &ranges->numbered[forget(&thread->scratch, index) & (NUMBERED_CODE_RANGES - 1)];
+		for (index = 0; index < USED_NUMBERED; index = forget(&thread->scratch, index + 1)) {
+			BOUND(range_round, USED_NUMBERED, next);
+			range = &ranges->numbered[forget(&thread->scratch, index) & (USED_NUMBERED - 1)];
 			if (address < range->start || address >= range->end)
 				continue;
 			thread->stack.frames[forget(&thread->scratch, depth) & (MAX_FRAMES - 1)] |= (u64)range->number << CODE_NUMBER_SHIFT;
