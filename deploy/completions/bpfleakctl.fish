@@ -137,7 +137,7 @@ complete -c bpfleakctl -n '_shtab_bpfleakctl_using types' -s h -l help -d 'show 
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using types' -l pid -xka "(bpfleakctl ps --json 2>/dev/null | sed -n 's/^ *.pid.: \([0-9]*\).*/\1/p')" -d 'the same as PID'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using types' -l yes -d 'do not ask for confirmation; the process is stopped meanwhile'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using types' -l no-stop -d 'count while it runs, if the runtime supports it (Python)'
-complete -c bpfleakctl -n '_shtab_bpfleakctl_using types' -l who -d 'sample who allocates what stays alive, and what holds it (Java); asks first'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using types' -l who -d 'sample the allocators of surviving objects, and what refers to them (Java); asks first'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using types' -l inspector -d 'sample the heap of Node.js by function; opens its inspector meanwhile, which asks first'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using types' -l for -x -d 'how long to sample (10s; at most 300s)'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using types' -l json -d 'print JSON (docs/json.md)'

@@ -1,4 +1,4 @@
-"""What can be configured, with a default for everything; config_file.py reads it.
+"""The configuration keys, with a default for everything; config_file.py reads the file.
 
 deploy/config.example.yaml shows every key.
 """
@@ -55,7 +55,7 @@ TableSize = Annotated[int, msgspec.Meta(ge=1, le=100_000_000)]
 
 
 class WantedAttachMethod(StrEnum):
-    """How probes are linked; AUTO takes the best one that works."""
+    """How probes are linked; AUTO uses the best method that works."""
 
     AUTO = "auto"
     SESSION = "session"
@@ -64,7 +64,7 @@ class WantedAttachMethod(StrEnum):
 
 
 class Walker(StrEnum):
-    """How the stack walker is bounded; AUTO takes may_goto where the kernel has it (Linux 6.9)."""
+    """How the stack walker's loop is bounded; AUTO uses may_goto if the kernel supports it (Linux 6.9)."""
 
     AUTO = "auto"
     MAY_GOTO = "may_goto"
@@ -100,7 +100,7 @@ class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class MatchConfig(_Section, frozen=True):
-    """What a process has to match; each given key has to match. See process/policy.py."""
+    """Conditions for a process; all given keys must match. See process/policy/rules.py."""
 
     pid: Pid | msgspec.UnsetType = msgspec.UNSET
     comm: Glob | msgspec.UnsetType = msgspec.UNSET
@@ -118,7 +118,7 @@ class MatchConfig(_Section, frozen=True):
 
 
 class RuleLimits(_Section, frozen=True):
-    """Limits for each process of a rule; what is not given is as for all (`limits`)."""
+    """Limits for each process of a rule; missing ones are those for all (`limits`)."""
 
     live_blocks: TableSize | msgspec.UnsetType = msgspec.UNSET
 
@@ -132,7 +132,7 @@ class RuleConfig(_Section, frozen=True):
     limits: RuleLimits = RuleLimits()
 
     def rule(self) -> Rule:
-        """The rule as the policy has it."""
+        """The rule in the policy's form."""
         live_blocks = self.limits.live_blocks
         return Rule(
             Match(**self.match.given()),

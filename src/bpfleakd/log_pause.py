@@ -6,7 +6,7 @@ __all__ = ["LogPause"]
 
 
 class LogPause:
-    """When a line of one kind, of one process, may be logged again: `pause_ns` after the last one."""
+    """When a log line of one kind and process may be repeated: `pause_ns` after the last one."""
 
     __slots__ = ("_due_ns", "_pause_ns")
 

@@ -1,4 +1,4 @@
-"""Where the daemon's socket is, to the daemon and to its clients."""
+"""The path of the daemon's socket, for the daemon and its clients."""
 
 from __future__ import annotations
 

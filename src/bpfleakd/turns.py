@@ -1,4 +1,4 @@
-"""Turns at something of which only so much is done at a time, so that nobody takes all of them."""
+"""Limits the number of simultaneous turns, in total and per owner."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The two commands: `bpfleakd` (the daemon) and `bpfleakctl` (what people type)."""
+"""The two commands: `bpfleakd` (the daemon) and `bpfleakctl` (the user's command)."""

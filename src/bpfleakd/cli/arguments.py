@@ -1,4 +1,4 @@
-"""Types and defaults of command-line arguments that both commands share."""
+"""Types and defaults of command-line arguments that several commands share."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def add_process(
 
 
 class StoreProcess(argparse.Action):
-    """Stores a process once; the absent one of PID and --pid says nothing."""
+    """Stores a process once; the missing one of PID and --pid is ignored."""
 
     def __call__(
         self,
@@ -88,7 +88,7 @@ class StoreProcess(argparse.Action):
 
 
 def add_value(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add --value; `what` says what it is good for."""
+    """Add --value; `what` describes its purpose."""
     parser.add_argument(
         "--value",
         type=StackValue,
@@ -160,7 +160,7 @@ def pid(text: str) -> int:
 
 
 def pid_or_name(text: str) -> int | str:
-    """The argparse type of a process id, or of a name: what is not all digits."""
+    """The argparse type of a process id, or of a name, which is anything but digits."""
     if text.isascii() and text.isdigit():
         return pid(text)
     if not text or text.startswith("-"):

@@ -1,7 +1,7 @@
-"""Waiting for the verdict on processes that were attached to: a leak test in one line.
+"""Waits for the verdicts on newly attached processes: a leak test in one line.
 
-The exit code is that of the worst verdict, apart from those of errors (errors.py): 0 where memory keeps its
-size, comes and goes, or has stopped to grow.
+The exit code is that of the worst verdict, distinct from those of errors (errors.py): 0 if memory keeps its
+size, comes and goes, or has stopped growing.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _STACKS = 3
 def await_verdicts(
     client: DaemonClient, pids: Sequence[int], wait_s: float, *, as_json: bool, otherwise: int
 ) -> int:
-    """Wait, print the verdicts, return the exit code. `otherwise` is that of an error before, or 0.
+    """Wait, print the verdicts, return the exit code. `otherwise` is the code of an earlier error, or 0.
 
-    A leak counts more than an error, an error more than all other verdicts.
+    A leak takes precedence over an error, an error over all other verdicts.
     """
     with waiting(f"watching {len(pids)} processes for {human_duration(wait_s)}"):
         _wait(client, pids, wait_s)
@@ -72,7 +72,7 @@ def _verdict(report: LeakReport) -> Verdict:
 
 
 def _wait(client: DaemonClient, pids: Sequence[int], wait_s: float) -> None:
-    """Until the time is over, or none of the processes is traced any more."""
+    """Wait until the time is over, or until none of the processes is traced."""
     deadline_s = time.monotonic() + wait_s
     while (left_s := deadline_s - time.monotonic()) > 0:
         rows = (row.process for row in client.processes())

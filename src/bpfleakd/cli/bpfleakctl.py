@@ -1,7 +1,7 @@
-"""`bpfleakctl`: asks the daemon, and shows what it answers.
+"""`bpfleakctl`: sends requests to the daemon, and shows the answers.
 
-A command is a file under commands/ with `add_parser` and `run`. Errors end up here, in the one place that
-knows how they look and which exit code they have.
+A command is a module under commands/ with `add_parser` and `run`. `main` prints all errors and chooses their
+exit codes.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _pid_of_name(arguments: argparse.Namespace) -> int:
 def _needed(words: Sequence[str]) -> Sequence[str]:
     """The commands whose parsers a command line needs: its own, or all for help and messages.
 
-    Importing all of them takes longer than most commands take.
+    Importing all of them takes longer than most commands.
     """
     remaining = iter(words)
     for word in remaining:
@@ -111,7 +111,7 @@ def make_parser(names: Sequence[str] = _COMMANDS) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in names:
         command = importlib.import_module(f"bpfleakd.cli.commands.{name}")
-        # Also after the command; suppressed, so that it does not overwrite what stood before it.
+        # Accepted after the command, too; suppressed, so it does not overwrite a value before the command.
         command_parser = command.add_parser(commands)
         command_parser.set_defaults(wrong_usage=command_parser.error)
         _add_socket(command_parser, argparse.SUPPRESS)
@@ -121,7 +121,7 @@ def make_parser(names: Sequence[str] = _COMMANDS) -> argparse.ArgumentParser:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Suggests the command or option that was probably meant."""
+    """Suggests similar commands or options."""
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:

@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _cleaned_up(config, arguments.unless_restarting)
         if argv is None:
             restart_with_malloc()
-        # The programs are loaded while everything else is imported: both take most of a second.
+        # The loader works while everything else is imported: both take most of a second.
         start_ahead(_LOADER)
         with _without_collector():
             from bpfleakd.daemon.loading import load_ahead
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _without_collector() -> Iterator[None]:
-    """Within this context modules are imported; as they stay, the collector need not look at them, ever."""
+    """Import modules within this context without the collector, which need never examine them."""
     gc.disable()
     try:
         yield
@@ -121,7 +121,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _refuse_contradictions(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    """Options that make no sense together end the command, as a wrong option does."""
+    """Reject contradictory options, like an invalid option."""
     options = {
         "--pid": arguments.pids,
         "--keep-on-stop": arguments.keep_on_stop,
@@ -136,7 +136,7 @@ def _refuse_contradictions(parser: argparse.ArgumentParser, arguments: argparse.
 
 
 def _load(arguments: argparse.Namespace) -> Config:
-    """Return the configuration with the command line on top."""
+    """The configuration, overridden by the command line."""
     config = load_config(arguments.config)
     socket = arguments.socket or socket_from_environment()
     wanted = [RuleConfig(match=MatchConfig(pid=pid), mode=TracingMode.EXACT) for pid in arguments.pids]

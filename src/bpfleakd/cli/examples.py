@@ -1,4 +1,4 @@
-"""What stands above and below the options in the help of each command: what it is for, and how it is used."""
+"""The text around the options in the help of each command: its purpose and examples."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
             "which objects fill the heap; asks first, because it stops the process",
         ),
         ("bpfleakctl types 1234 --yes --json", "the same in a script"),
-        ("bpfleakctl types 1234 --who", "Java: who allocates what stays alive, and what holds it"),
-        ("bpfleakctl types 1234 --inspector", "Node.js: which functions allocate what stays alive"),
+        ("bpfleakctl types 1234 --who", "Java: who allocates the surviving objects, and what refers to them"),
+        ("bpfleakctl types 1234 --inspector", "Node.js: which functions allocate the surviving objects"),
     ),
     "names": (
         ("bpfleakctl names 4711", "how many frames have names, and where they are missing"),

@@ -1,4 +1,4 @@
-"""What a command writes to the terminal while something else is shown there: held back, and copied later."""
+"""Holds back a command's terminal output while something else is on the screen, and copies it later."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _CHUNK_BYTES = 1 << 16
 
 
 class HeldOutput:
-    """Stands in for those of standard output and standard error that are terminals.
+    """Replaces standard output and standard error where they are terminals.
 
-    It is a file without a name, because a child of the command may outlive us and still write to it.
+    It is a file without a name, because a child of the command may outlive bpfleakctl and still write to it.
     """
 
     def __init__(self) -> None:
@@ -25,11 +25,11 @@ class HeldOutput:
         self._copied_bytes = 0
 
     def of(self, stream: IO[str]) -> IO[bytes] | None:
-        """What the command gets in place of a stream; None: the stream itself."""
+        """The replacement of a stream; None: the stream itself."""
         return self._file if stream.isatty() else None
 
     def copy(self) -> None:
-        """Write to the terminal what has come since the last time."""
+        """Write the output since the last call to the terminal."""
         while data := os.pread(self._file.fileno(), _CHUNK_BYTES, self._copied_bytes):
             self._copied_bytes += len(data)
             sys.stdout.buffer.write(data)
@@ -37,5 +37,5 @@ class HeldOutput:
 
     @property
     def stdin(self) -> int | None:
-        """The standard input of the command: empty while `top` reads the keys; None: ours."""
+        """The standard input of the command: empty while `top` reads the keys; None: bpfleakctl's own."""
         return subprocess.DEVNULL if sys.stdin.isatty() else None

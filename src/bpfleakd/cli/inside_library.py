@@ -1,4 +1,4 @@
-"""Where libbpfleak.so is, and how a program comes to be started with it."""
+"""The place of libbpfleak.so, and the environment that loads it into a program."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def library_path() -> Path:
 def environment_with(
     library: Path, interval_bytes: int | None, before: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """The environment of a program that samples itself: in front of what is preloaded anyway."""
+    """The environment of a program that samples itself: adds the library before others to preload."""
     environment = dict(before)
     others = environment.get("LD_PRELOAD", "")
     environment["LD_PRELOAD"] = f"{library}:{others}" if others else str(library)

@@ -1,4 +1,4 @@
-"""Where Python keeps the daemon's own objects."""
+"""The allocator of the daemon's own Python objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file that a command writes: whole or not at all."""
+"""The output file of a command: written completely or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports that were saved with `top --json`."""
+"""Reports saved with `top --json`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["read_report"]
 
 
 def read_report(path: Path) -> LeakReport:
-    """Return a report from its file. BpfleakdError if it cannot be read, or is something else."""
+    """Read a report. Raises BpfleakdError if the file cannot be read, or is not a report."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=LeakReport)
     except OSError as error:

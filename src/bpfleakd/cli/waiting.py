@@ -1,4 +1,4 @@
-"""A line on the terminal while something takes its time: what it is, and for how long. Nothing in a pipe."""
+"""A line on the terminal during a long operation: what it is, and for how long. Nothing in a pipe."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from collections.abc import Iterator
 
 __all__ = ["waiting"]
 
-# What takes less needs no line.
+# Shorter operations need no line.
 _SHOWN_AFTER_S = 0.5
 
 
 @contextlib.contextmanager
 def waiting(words: str, *, after_s: float = _SHOWN_AFTER_S) -> Iterator[None]:
-    """Show a line on standard error, if that is a terminal, and take it away with the context."""
+    """Show a line on standard error, if that is a terminal, and remove it at the end of the context."""
     if not sys.stderr.isatty() or os.environ.get("TERM", "dumb") == "dumb":
         yield
         return

@@ -251,7 +251,7 @@ class Backend:
 
     def _opened(self, part: _Part | None) -> _Part:
         if self._is_closed:
-            raise errors.DaemonUnreachable("the daemon is stopping", "start it again if it is to go on")
+            raise errors.DaemonUnreachable("the daemon is stopping", "start it again to continue")
         if part is None:
             raise errors.DaemonUnreachable("the daemon is still starting", "try again in a second")
         return part

@@ -67,7 +67,7 @@ class OomEvents:
         self.lost_count = 0
         self._rings: list[tuple[int, mmap.mmap]] = []
         if not pid_namespace.is_initial():
-            raise errors.KernelUnsupported("OOM kills are told by the host's pids only", _WAY_OUT)
+            raise errors.KernelUnsupported("OOM kills are only reported with the host's pids", _WAY_OUT)
         try:
             ensure_tracefs()
             self._fields = parse_format(_FORMAT.read_text())

@@ -64,7 +64,7 @@ def perf_map_of(traced: TracedProcess) -> tuple[str, PerfMapWriter]:
         if isinstance(runtime, PerfMapRuntime):
             return runtime.name, runtime.perf_map
     raise errors.TargetRefused(
-        f"process {traced.pid} has no language runtime that can be asked for names", "only Java is supported"
+        f"process {traced.pid} has no language runtime that can write names", "only Java is supported"
     )
 
 

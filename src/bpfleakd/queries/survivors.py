@@ -30,7 +30,7 @@ def survivor_sampler_of(traced: TracedProcess) -> tuple[str, SurvivorSampler]:
         if isinstance(runtime, SurvivorsRuntime) and runtime.survivors is not None:
             return runtime.name, runtime.survivors
     raise errors.TargetRefused(
-        f"process {traced.pid} has no language runtime that can sample who allocates what stays alive",
+        f"process {traced.pid} has no language runtime that can sample the allocators of surviving objects",
         "only Java (JDK 17 and later) is supported; for Node.js use --inspector",
     )
 

@@ -32,7 +32,7 @@ _LANGUAGES = {
     "Perl": (r"perl[\d.]*", ""),
     "PHP": (
         r"php(?:-fpm|-cgi)?[\d.]*|libphp[\d.]*\.so",
-        "; PHP takes memory by chunks of 2 MiB, and whoever needs the next one is shown as its call site:"
+        "; PHP allocates chunks of 2 MiB, and their call site is the function that needs the next one;"
         " with USE_ZEND_ALLOC=0 in its environment, each value is a block",
     ),
     "R": (r"libR\.so", _DELAYED),

@@ -38,7 +38,7 @@ class TracedProcesses:
         traced = self.find(pid)
         if traced.state is ProcessState.DETACHED:
             raise errors.NotAttached(
-                f"process {pid} is not being traced any more", f"bpfleakctl attach {pid}"
+                f"process {pid} is no longer traced", f"bpfleakctl attach {pid}"
             )
         if traced.final is not None:
             raise memory_is_gone(pid)

@@ -77,7 +77,7 @@ def table_of(image: ElfImage, max_rows: int = MAX_ROWS) -> UnwindTable:
 def sections_of(image: ElfImage) -> FrameSections:
     """Read what `build_table` needs from a file. Raises `BadElf`."""
     if image.machine != EM_X86_64:
-        raise BadElf(f"{image.name}: unwinding knows x86-64 and not machine {image.machine}")
+        raise BadElf(f"{image.name}: unwinding supports x86-64, not machine {image.machine}")
     text = [segment for segment in image.segments if segment.executable]
     if not text:
         raise BadElf(f"{image.name}: has no executable segment")

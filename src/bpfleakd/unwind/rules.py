@@ -139,7 +139,7 @@ def unpack(packed: bytes) -> tuple[UnwindRule, ...]:
             for cfa, rbp, position, caller, cfa_offset, cfa_addend, rbp_offset in _LAYOUT.iter_unpack(packed)
         )
     except struct.error as error:
-        raise ValueError(f"{len(packed)} bytes are no array of unwind rules") from error
+        raise ValueError(f"{len(packed)} bytes are not an array of unwind rules") from error
 
 
 class RuleSet:

@@ -1,4 +1,4 @@
-"""`bpfleakctl analyze FILE`: the verdicts on a history that was saved. Asks no daemon."""
+"""`bpfleakctl analyze FILE`: the verdicts on a saved history. Needs no daemon."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _selection(arguments: argparse.Namespace) -> ProcessSelection | None:
-    """Which processes are meant; None: the one of the pid."""
+    """The selected processes; None: the one with the pid."""
     wanted, others = arguments.pid, (arguments.unit, arguments.container)
     if wanted is None and others == (None, None):
         arguments.wrong_usage("name the process: PID, NAME, --pid N, --unit UNIT or --container ID")
@@ -104,7 +104,7 @@ def _selection(arguments: argparse.Namespace) -> ProcessSelection | None:
 def _attach_all(
     client: DaemonClient, pids: tuple[int, ...], arguments: argparse.Namespace
 ) -> tuple[list[int], int]:
-    """Attach to each; returns those that are traced now, and the exit code of the first error, or 0."""
+    """Attach to each; returns those traced now, and the exit code of the first error, or 0."""
     traced, code = [], 0
     for each in pids:
         try:

@@ -17,7 +17,7 @@ __all__ = ["add_parser", "run"]
 
 _HOW = "save one with: bpfleakctl top --pid N --json --limit 0 > FILE"
 _START, _NOW = "start", "now"
-# Which of BEFORE, AFTER and --pid there are: two times, two reports, a report and a process.
+# Valid combinations of BEFORE, AFTER and --pid: two times, two reports, a report and a process.
 _COMPARABLE = ([False, False, True], [True, True, False], [True, False, True])
 
 
@@ -71,7 +71,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the call sites that changed, what gained most first; of two files, no daemon is needed."""
+    """Print the call sites that changed, largest gains first; two files need no daemon."""
     report = _compared(arguments)
     if arguments.json:
         print(json_text(report))
@@ -119,7 +119,7 @@ def _compared(arguments: argparse.Namespace) -> DiffReport:
 
 
 def _saved(client: DaemonClient, text: str) -> tuple[LeakReport, str]:
-    """A report that the daemon keeps, if it is a number, else one in a file; with what to call it."""
+    """A report stored by the daemon, if `text` is a number, else one in a file; with its description."""
     if text.isascii() and text.isdigit():
         return client.stored_report(int(text)).report, f"report {text}"
     return read_report(Path(text)), text

@@ -1,4 +1,4 @@
-"""`bpfleakctl doctor`: what this machine can do, and how to fix what is missing."""
+"""`bpfleakctl doctor`: what this machine supports, and how to fix what is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bpfleakctl export`: what is outstanding, as a flame graph or for a profile viewer."""
+"""`bpfleakctl export`: outstanding memory as a flame graph or for a profile viewer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Format", "add_parser", "run"]
 
 
 class Format(StrEnum):
-    """What is written."""
+    """File formats."""
 
     HTML = "html"
     SVG = "svg"
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _format_of(arguments: argparse.Namespace) -> Format:
-    """The format by the file's name; HTML for standard output."""
+    """The format according to the file name; HTML for standard output."""
     name = arguments.output
     if name == STANDARD_OUTPUT:
         return Format.HTML

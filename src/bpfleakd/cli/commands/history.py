@@ -1,4 +1,4 @@
-"""`bpfleakctl history`: save what the verdicts on a process are made of."""
+"""`bpfleakctl history`: saves the input of the verdicts on a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bpfleakctl maps --pid N`: what the memory of a process is made of, and what explains it."""
+"""`bpfleakctl maps --pid N`: the memory of a process by use, and what explains it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bpfleakctl names`: which frames have no name, and names that a runtime is asked for."""
+"""`bpfleakctl names`: frames without names, and names on request from a runtime."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print a line for the frames and one a file, or JSON."""
+    """Print a line for the frames and one per file, or JSON."""
     client = DaemonClient(arguments.socket)
     if arguments.attach:
         with waiting(f"asking {arguments.pid} for names"):

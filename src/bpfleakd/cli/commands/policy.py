@@ -1,4 +1,4 @@
-"""`bpfleakctl policy`: what is done with the processes of this host, and which rule decided."""
+"""`bpfleakctl policy`: what bpfleakd does with the processes of this host, and which rule decided."""
 
 from __future__ import annotations
 

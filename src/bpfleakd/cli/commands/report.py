@@ -1,4 +1,4 @@
-"""`bpfleakctl report`: the outstanding blocks, one by one."""
+"""`bpfleakctl report`: the outstanding blocks."""
 
 from __future__ import annotations
 

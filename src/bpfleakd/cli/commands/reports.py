@@ -1,6 +1,6 @@
-"""`bpfleakctl reports`: the reports that the daemon keeps of processes that ended or were detached.
+"""`bpfleakctl reports`: stored reports of processes that ended or were detached.
 
-`--show --json` prints what `bpfleakctl top --json` printed, so that `bpfleakctl diff` takes it.
+`--show --json` prints the format of `bpfleakctl top --json`, which `bpfleakctl diff` accepts.
 """
 
 from __future__ import annotations

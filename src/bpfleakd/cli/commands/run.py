@@ -1,7 +1,7 @@
 """`bpfleakctl run -- COMMAND`: start a program with a sampler inside, and trace it.
 
-On a terminal `top` has the screen meanwhile, and what the command writes there comes afterwards; a file or
-a pipe gets it as ever. The exit code is the command's.
+On a terminal `top` uses the screen meanwhile, and the command's output follows afterwards; files and pipes
+receive it at once. The exit code is the command's.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from bpfleakd.printable import printable
 __all__ = ["add_parser", "run"]
 
 _INTERVAL_MIN_BYTES, _INTERVAL_MAX_BYTES = 1 << 10, 1 << 32
-# Until the dynamic loader has mapped the library; then for whatever the process executes next.
+# Pauses until the dynamic loader has mapped the library, and then between checks for another exec.
 _FIRST_PAUSE_S, _PAUSE_S = 0.005, 0.2
 _LOADED_WITHIN_S = 2.0
-# As shells have it.
+# As in shells.
 _NOT_FOUND, _NOT_EXECUTABLE, _SIGNALLED = 127, 126, 128
 
 
@@ -48,12 +48,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command to its end, traced; return its exit code."""
+    """Run the command to its end, traced; returns its exit code."""
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     if not command:
         raise errors.ConfigError("there is no command to run", "bpfleakctl run -- COMMAND [ARGUMENT ...]")
     client = DaemonClient(arguments.socket)
-    # Without a daemon nothing is started.
+    # Without a daemon the command is not started.
     client.processes()
     environment = environment_with(library_path(), arguments.sample_interval)
     has_screen = not arguments.no_top and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     except OSError as error:
         print(f"bpfleakctl: {printable(command[0])}: {error.strerror}", file=sys.stderr)
         return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
-    # What ends us ends the command; Ctrl-C it gets from the terminal itself.
+    # A signal that ends bpfleakctl ends the command; the terminal itself sends Ctrl-C to both.
     signal.signal(signal.SIGTERM, lambda number, _frame: process.send_signal(number))
     signal.signal(signal.SIGHUP, lambda number, _frame: process.send_signal(number))
     signal.signal(signal.SIGINT, lambda _number, _frame: None)
@@ -90,7 +90,7 @@ def _started(
 
 
 class _Follower:
-    """Has a process traced from inside, and again whenever it has become another program."""
+    """Traces a process from inside, and again after each exec."""
 
     def __init__(self, client: DaemonClient, pid: int) -> None:
         self._client = client
@@ -101,7 +101,7 @@ class _Follower:
 
     @property
     def pause_s(self) -> float:
-        """How long to wait before the next look."""
+        """The time until the next look."""
         is_new = self._attached_at is None and time.monotonic() - self._began_s < _LOADED_WITHIN_S
         return _FIRST_PAUSE_S if is_new else _PAUSE_S
 
@@ -137,13 +137,13 @@ class _Follower:
             self._complain(f"it is not traced: {error.message}")
 
     def _complain(self, text: str) -> None:
-        # Of one that has ended meanwhile there is nothing to be said: a zombie has no memory.
+        # A process that has ended meanwhile needs no message: a zombie has no memory.
         if not self._complained and _has_memory(self._pid):
             print(f"bpfleakctl: process {self._pid}: {printable(text)}", file=sys.stderr)
         self._complained = True
 
     def _library_place(self) -> int | None:
-        """Where the library is mapped, which is somewhere else in each program; None: nowhere."""
+        """The address of the library, which differs in each program; None if it is not mapped."""
         try:
             lines = Path(f"/proc/{self._pid}/maps").read_bytes().splitlines()
         except OSError:
@@ -175,7 +175,7 @@ def _is_running(process: subprocess.Popen[bytes], wait_s: float) -> bool:
 def _wait_behind_screen(
     process: subprocess.Popen[bytes], follower: _Follower, socket: Path, held: HeldOutput
 ) -> None:
-    """The same, with `top` on the screen for as long as both want."""
+    """Wait with `top` on the screen, until it is closed or the command ends."""
     ctl = [sys.executable, "-m", "bpfleakd.cli.bpfleakctl", "--socket", str(socket)]
     top: subprocess.Popen[bytes] | None = None
     while _is_running(process, follower.pause_s):

@@ -1,7 +1,7 @@
 """`bpfleakctl types`: the objects of a managed heap by type; counting them may stop the process.
 
-Who allocates what stays alive is sampled on request: by Java's Flight Recorder, which also tells what holds
-it, or through the inspector of Node.js, which does not tell types.
+On request it samples the allocators of surviving objects: with Java's Flight Recorder, which also finds
+references to them, or through the inspector of Node.js, which does not know types.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bpfleakd.printable import printable
 __all__ = ["add_parser", "run"]
 
 
-# A service does not notice that.
+# A service does not notice such a stop.
 _UNNOTICED_S = 0.3
 
 
@@ -43,7 +43,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     who.add_argument(
         "--who",
         action="store_true",
-        help="sample who allocates what stays alive, and what holds it (Java); asks first",
+        help="sample the allocators of surviving objects, and what refers to them (Java); asks first",
     )
     who.add_argument(
         "--inspector",
@@ -64,7 +64,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Say what it costs, ask, and print a row a type, or JSON."""
+    """State the cost, ask, and print one row per type, or JSON."""
     client = DaemonClient(arguments.socket)
     if arguments.inspector:
         return _sample(client, arguments)
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _sample(client: DaemonClient, arguments: argparse.Namespace) -> int:
-    """Say which port is opened, ask, and print a row a function, or JSON."""
+    """State the port that is opened, ask, and print one row per function, or JSON."""
     if not arguments.yes and not _confirmed(
         _sample_words(client.heap_sample_price(arguments.pid), arguments)
     ):
@@ -94,7 +94,7 @@ def _sample(client: DaemonClient, arguments: argparse.Namespace) -> int:
 
 
 def _survivors(client: DaemonClient, arguments: argparse.Namespace) -> int:
-    """Say what it costs, ask, and print a row a type and allocating stack, or JSON."""
+    """State the cost, ask, and print one row per type and allocating stack, or JSON."""
     if not arguments.yes and not _confirmed(
         _survivors_words(client.survivors_price(arguments.pid), arguments.sample_s)
     ):

@@ -1,1 +1,1 @@
-"""`bpfleakctl top` on a terminal: keys go in, answers of the daemon too, and a screen comes out."""
+"""`bpfleakctl top` on a terminal: turns keys and the daemon's answers into a screen."""

@@ -1,6 +1,6 @@
-"""What keys have done to a process: attach, detach, scan, count types, save a flame graph.
+"""Actions of keys on a process: attach, detach, scan, count types, save a flame graph.
 
-Each runs in a thread, one at a time, so that the screen stays responsive; the session takes the result.
+Each runs in a thread, one at a time, so the screen stays responsive; the session fetches the result.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Outcome(Struct, frozen=True):
 
 
 def under_way(action: Action, pid: int) -> str:
-    """What is being done, in words."""
+    """The running action, in words."""
     return _UNDER_WAY[action].format(pid)
 
 

@@ -1,4 +1,4 @@
-"""The pane of one call site: figures, why it is called so, its course, threads and the whole stack."""
+"""The pane of one call site: figures, the verdict's reason, history, threads and the whole stack."""
 
 from __future__ import annotations
 

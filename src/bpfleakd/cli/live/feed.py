@@ -1,4 +1,4 @@
-"""Answers of the daemon, requested by a separate thread: keys work while the daemon takes its time."""
+"""Requests the daemon's answers in a separate thread, so keys work while the daemon is busy."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Question(Struct, frozen=True):
 
 
 class Answer(Struct, frozen=True):
-    """What the daemon said to `question`, or why it did not."""
+    """The daemon's answer to `question`, or the error."""
 
     question: Question
     processes: tuple[ProcessRow, ...] = ()
@@ -76,7 +76,7 @@ class Feed:
             self._changed.notify()
 
     def ask(self, question: Question, *, paused: bool) -> None:
-        """Go over to another question, at once; `paused`: ask it once only."""
+        """Switch to another question at once; `paused`: send it only once."""
         with self._changed:
             if (question, paused) != (self._question, self._paused):
                 self._question, self._paused = question, paused
@@ -123,7 +123,7 @@ class Feed:
             return Answer(question, error=error)
 
     def _course_now(self, pid: int, site: str) -> StoredHistory | None:
-        """Return the course of a call site, which may be some seconds old; None if it cannot be had."""
+        """The history of a call site, possibly some seconds old; None if it is unavailable."""
         of_pid, of_site, read_s = self._history_of
         if (of_pid, of_site) != (pid, site) or time.monotonic() - read_s >= _HISTORY_EVERY_S:
             try:

@@ -29,7 +29,7 @@ _CONTROLS = {"\r": ENTER, "\n": ENTER, "\x7f": BACKSPACE, "\b": BACKSPACE, "\x0c
 _SEQUENCE = re.compile(r"\x1b(?:O(?P<keypad>[A-Z])|\[(?P<numbers>[0-9;?<]*)(?P<final>[@-~]))")
 _UNFINISHED = re.compile(r"\x1b(?:O|\[[0-9;?<]*)?\Z")
 
-# How long the rest of a sequence may take; what does not come by then was the Escape key itself.
+# Time limit for the rest of a sequence; without it, the key was Escape itself.
 _REST_S = 0.05
 _READ_BYTES = 1024
 
@@ -76,9 +76,9 @@ def _first_key(text: str) -> tuple[str | None, int]:
 
 
 class Keyboard:
-    """A terminal that hands over each key at once and does not show it, until the context ends.
+    """A terminal that delivers each key at once and does not echo it, until the context ends.
 
-    Ctrl-C and Ctrl-Z stay signals.
+    Ctrl-C and Ctrl-Z remain signals.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -96,7 +96,7 @@ class Keyboard:
             termios.tcsetattr(self._descriptor, termios.TCSADRAIN, self._before)
 
     def fileno(self) -> int:
-        """What to wait for."""
+        """The descriptor to wait for."""
         return self._descriptor
 
     def read(self) -> list[str]:

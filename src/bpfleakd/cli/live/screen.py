@@ -45,7 +45,7 @@ class Drawn(Struct, frozen=True):
 
 
 class _Room(Struct, frozen=True):
-    """What there is to fill; `stacks`: whether the selected call site's stack is shown below the list."""
+    """The space to fill; `stacks`: shows the selected call site's stack below the list."""
 
     width: int
     height: int
@@ -259,7 +259,7 @@ def _head(view: View, process: ProcessSummary) -> list[Text]:
 
 
 def _marks(view: View) -> list[tuple[str, str] | str]:
-    """Return what is unlike the usual: a pause, a group, another order."""
+    """The unusual settings: a pause, a group, another order."""
     if view.page is Page.PROCESSES:
         return ["  ", ("paused", "reverse")] if view.paused else []
     marks: list[tuple[str, str] | str] = [("paused", "reverse"), " "] if view.paused else []
@@ -287,7 +287,7 @@ def _matches(view: View, *texts: str) -> bool:
 
 
 def _fitted(lines: Sequence[Text], room: _Room) -> list[Text]:
-    """Return exactly as many lines as there is room for."""
+    """Exactly as many lines as fit."""
     filled = [*lines[: room.height], *[Text()] * (room.height - len(lines))]
     return [_cut(line, room.width) for line in filled]
 

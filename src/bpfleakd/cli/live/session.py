@@ -1,4 +1,4 @@
-"""`bpfleakctl top` on a terminal, from the first screen to the last; it always restores the terminal."""
+"""`bpfleakctl top` on a terminal, from the first screen to the last; always restores the terminal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bpfleakd.model.groups import GroupKey
 
 __all__ = ["show_live"]
 
-# What a shell reports for a program that a signal ended is this and its number.
+# A shell's exit code for a program ended by a signal is this plus the signal's number.
 _BY_SIGNAL = 128
 
 
@@ -50,7 +50,7 @@ def show_live(
             code = session.run(wakeups)
             if code is not None:
                 return code
-            # The terminal is the shell's until SIGCONT.
+            # The terminal belongs to the shell until SIGCONT.
             if session.is_stopped:
                 wakeups.stop()
 
@@ -81,7 +81,7 @@ class _Session:
         """Have the screen; return the exit code, or None to give it back and have it again."""
         self.is_stopped = False
         with contextlib.ExitStack() as stack:
-            # Keys come from a terminal, or not at all.
+            # Keys come only from a terminal.
             keyboard = stack.enter_context(Keyboard(sys.stdin.fileno())) if sys.stdin.isatty() else None
             live = stack.enter_context(
                 Live(
@@ -130,7 +130,7 @@ class _Session:
         )
 
     def _take_answer(self) -> None:
-        """Take the latest answer over. Raises the error in it, unless there is a list to go back to."""
+        """Use the latest answer. Raises its error, unless there is a list to return to."""
         answer = self._feed.answer()
         if answer is None or answer is self._seen or answer.question.pid != self._view.pid:
             return
@@ -175,7 +175,7 @@ class _Session:
                 self._view = replace(self._view, acting=None)
             if self._view.pid != before.pid:
                 self._answer = None
-            # The next key acts on what would be on the screen.
+            # The next key acts on the rows that would be on the screen.
             self._drawn()
 
     def _drawn(self) -> RenderableType:

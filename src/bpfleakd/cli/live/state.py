@@ -1,7 +1,7 @@
 """The state of the screen of `bpfleakctl top`, and how a key changes it.
 
 Rules:
-- A View is all that keys change. `pressed` is a function of the view, the key and what is on the screen.
+- Keys only change the View. `pressed` is a function of the view, the key and the visible rows.
 - A row is selected by its name, not by its place: it stays selected wherever the next answer puts it. Before
   anything is selected it is the first row, whatever that is; a row that has left hands over to the one in its
   place.
@@ -30,7 +30,7 @@ _FILTER_CHARS = 64
 
 
 class Action(StrEnum):
-    """What a key has done to the open process, or the selected one."""
+    """An action of a key on the open or selected process."""
 
     ATTACH = "attach"
     DETACH = "detach"
@@ -46,7 +46,7 @@ _ACTIONS = {
     "y": Action.TYPES,
     "e": Action.EXPORT,
 }
-# These are confirmed: the first ends the recording, the second stops the process for a while.
+# These need confirmation: the first ends the recording, the second stops the process for a while.
 _CONFIRMED = {Action.DETACH, Action.TYPES}
 
 
@@ -122,7 +122,7 @@ class View(Struct, frozen=True):
 
 
 def selected_index(view: View, rows: Sequence[Row]) -> int:
-    """Return the position of the selected row; 0 if there are no rows."""
+    """The position of the selected row; 0 without rows."""
     if view.cursor is None or not rows:
         return 0
     found = next((place for place, row in enumerate(rows) if row.name == view.cursor), None)
@@ -160,7 +160,7 @@ def pressed(view: View, key: str, shown: ShownRows) -> View:
         again = view.sort is _SORTS[key]
         return replace(view, sort=_SORTS[key], reverse=again and not view.reverse)
     if view.page is not Page.PROCESSES and key in _GROUPS:
-        # What is selected in one grouping is not in another.
+        # A selection in one grouping does not exist in another.
         return replace(view, group=_GROUPS[key], within=None, cursor=None, place=0)
     return _moved(view, key, shown)
 
@@ -178,7 +178,7 @@ def _acted(view: View, action: Action, shown: ShownRows) -> View:
 
 
 def _read(view: View, key: str, shown: ShownRows) -> View:
-    """Scroll in the result of an action, or leave it."""
+    """Scroll in the result of an action, or close it."""
     if key == "q" or key in (keys.LEFT, keys.ESCAPE, keys.BACKSPACE, keys.ENTER):
         return replace(view, reading=False, scroll=0, quitting=key == "q")
     return _scrolled(view, key, shown)

@@ -1,4 +1,4 @@
-"""One descriptor that becomes readable when a screen has to wake up: for signals, and answers of threads.
+"""A descriptor that becomes readable to wake up the screen: for signals, and for results of threads.
 
 Python writes a byte to it for each signal (signal.set_wakeup_fd). So a handler does no work, and a signal
 cannot interrupt the restoring of the terminal.
@@ -70,7 +70,7 @@ class Wakeups:
 
     @staticmethod
     def stop() -> None:
-        """Stop this process as Ctrl-Z does, and return when it continues."""
+        """Stop this process like Ctrl-Z, and return when it continues."""
         before = {
             number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTSTP, signal.SIGCONT)
         }

@@ -1,1 +1,1 @@
-"""How answers look. What is shown was computed elsewhere; every name passes through `printable`."""
+"""The layout of answers. The content was computed elsewhere; every name passes through `printable`."""

@@ -17,7 +17,7 @@ _STYLES = {CheckStatus.OK: "green", CheckStatus.WARN: "yellow", CheckStatus.FAIL
 
 
 def checks_view(checks: Sequence[Check]) -> RenderableType:
-    """Return a row a check: status, name, detail, and under the detail the way out."""
+    """One row per check: status, name, detail, and below the detail how to fix it."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)

@@ -1,4 +1,4 @@
-"""The terminal, or what stands in for it. rich's own decisions are kept: NO_COLOR, TERM, COLUMNS."""
+"""The terminal, or its replacement. rich's own decisions apply: NO_COLOR, TERM, COLUMNS."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _PATH_CHARS = 60
 
 
 def container_view(bill: ContainerBill) -> list[RenderableType]:
-    """Return what is used of the limit, what it grows by, and a row a kind."""
+    """The used part of the limit, the growth, and one row per kind."""
     share = bill.used_bytes / bill.limit_bytes if bill.limit_bytes else 1.0
     used = f"{human_bytes(bill.used_bytes)} of {human_bytes(bill.limit_bytes)} used ({share:.0%})"
     name = shortened(printable(bill.cgroup), _PATH_CHARS, keep_end=True)

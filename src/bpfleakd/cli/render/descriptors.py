@@ -1,4 +1,4 @@
-"""The call sites that hold open file descriptors, a line each, and the stacks of the first ones."""
+"""The call sites with open file descriptors, one line each, and the stacks of the first ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The view of `bpfleakctl diff`: a row for each call site that changed, stacks under the first few."""
+"""The view of `bpfleakctl diff`: one row per changed call site, with stacks under the first few."""
 
 from __future__ import annotations
 

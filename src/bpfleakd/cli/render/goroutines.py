@@ -1,4 +1,4 @@
-"""The goroutines of a Go program, in a line."""
+"""The goroutines of a Go program, in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The view of `bpfleakctl top --group`: a row a function, module, thread or stack."""
+"""The view of `bpfleakctl top --group`: one row per function, module, thread or stack."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def groups_table(
     header: bool = False,
     selected: int | None = None,
 ) -> Table:
-    """Return rows with fixed widths, so that tables with stacks between them line up."""
+    """Rows with fixed widths, so tables with stacks between them line up."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_header=header, header_style="bold")
     for name, column_width in _FIGURE_COLUMNS:
         table.add_column(name, justify="right", width=column_width, no_wrap=True)

@@ -1,4 +1,4 @@
-"""What a call site is called: the function that is charged, and the program's own one that called it."""
+"""The headline of a call site: the charged function, and the program's own function that called it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bpfleakd.printable import printable
 __all__ = ["headline", "headline_place"]
 
 _CALLS = " → "
-# The program's own function has the first right to the room.
+# The share of the program's own function, which has priority.
 _CALLERS_SHARE = 0.6
 
 

@@ -1,4 +1,4 @@
-"""The view of `bpfleakctl types --inspector`: a row a function."""
+"""The view of `bpfleakctl types --inspector`: one row per function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The managed heap of a process, in lines: what collections leave alive, of which types, what is missing."""
+"""The managed heap of a process, in lines: the live heap after collections, its types, missing data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _AREAS = {AreaKind.METASPACE: "metaspace", AreaKind.CODE_CACHE: "code cache"}
 
 
 def heap_lines(heap: ManagedHeap | None, types: Sequence[TypeFigures], notes: Sequence[str]) -> list[str]:
-    """One line for the heap, one for the types with most bytes, and one a note."""
+    """One line for the heap, one for the types with most bytes, and one per note."""
     lines = [heap_line(heap)] if heap else []
     shown = [_type(one) for one in types[:_TYPES_SHOWN] if one.live_bytes]
     if shown:
@@ -24,7 +24,7 @@ def heap_lines(heap: ManagedHeap | None, types: Sequence[TypeFigures], notes: Se
 
 
 def heap_line(heap: ManagedHeap) -> str:
-    """How much is alive, of how much at most, after how many collections."""
+    """The live bytes, the limit, and the number of collections."""
     if heap.live_bytes is None:
         return f"{heap.runtime} heap: not {'read' if heap.is_read else 'collected'} yet"
     count = f"{heap.collections:,} collection{'' if heap.collections == 1 else 's'}"
@@ -39,7 +39,7 @@ def heap_line(heap: ManagedHeap) -> str:
 
 
 def area_lines(areas: Sequence[RuntimeArea]) -> list[str]:
-    """One line for each area of a runtime beside its objects."""
+    """One line for each area of a runtime other than its objects."""
     return [
         f"{_AREAS[area.kind]}: {human_bytes(area.used_bytes)} in use, "
         f"{human_bytes(area.committed_bytes)} committed"

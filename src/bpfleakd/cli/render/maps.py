@@ -70,7 +70,7 @@ def _table(*columns: str) -> Table:
 
 
 def _bill(report: AddressSpaceReport) -> Group:
-    """Return what the memory is spent on, and where its growth goes."""
+    """The memory by kind, and where its growth goes."""
     table = _table("memory", "growth")
     table.add_column("kind", no_wrap=True)
     table.add_column("")
@@ -84,7 +84,7 @@ def _bill(report: AddressSpaceReport) -> Group:
 
 
 def _pinned(sites: tuple[PinningSite, ...]) -> list[Text]:
-    """Return who keeps freed memory from being given back."""
+    """The call sites that pin freed memory."""
     lines = [
         Text(
             f"  {human_bytes(site.free_bytes):>10} by {site.blocks:,} live blocks of "

@@ -1,4 +1,4 @@
-"""Function names in little room: the method and its class stay, what is in front of them goes first."""
+"""Shortens function names: keeps the method and its class, and cuts the parts before them first."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from rich.cells import cell_len, set_cell_size
 
 __all__ = ["short_function", "unbounded_function"]
 
-# A mangled name in a table that nothing limits: it says little, and moves the next column out of sight.
+# Limits a mangled name in an unlimited table: it says little, and moves the next column out of sight.
 _LONGEST_MANGLED = 60
 
 _ELLIPSIS = "…"
 _OPENING = {"<": ">", "(": ")", "[": "]"}
-# C++ (Itanium) and Rust, where no demangler knows them.
+# C++ (Itanium) and Rust, if no demangler supports them.
 _MANGLED = ("_Z", "_R")
 # What may follow a list of parameters: "const", a clone's suffix.
 _AFTER_PARAMETERS = re.compile(r"(?: (?:const|volatile)|&{1,2}| ?\[clone [^\]]*\])*\Z")

@@ -13,7 +13,7 @@ _BILL_LINES = 5
 
 
 def oom_lines(kill: OomKill) -> list[str]:
-    """Return what it had at the kill, and what that was spent on shortly before."""
+    """Its memory at the kill, and the use of that shortly before."""
     figures = (
         ("anonymous", kill.anon_bytes),
         ("files", kill.file_bytes),

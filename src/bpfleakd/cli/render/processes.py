@@ -27,7 +27,7 @@ __all__ = [
     "watched_view",
 ]
 
-# What is less is not worth a line.
+# A lower cost is not worth a line.
 _DEAR_PERCENT = 1.0
 _COLUMNS = (
     "pid",
@@ -62,12 +62,12 @@ _RANKS = {
 
 
 def by_severity(processes: Iterable[ProcessRow]) -> list[ProcessRow]:
-    """Leaks first, then what grows, then the others; within these the fastest, then the largest."""
+    """Leaks first, then growing processes, then the others; each sorted by rate, then by size."""
     return sorted(processes, key=lambda row: (*severity(row.process_verdict), -row.process.live_bytes))
 
 
 def severity(verdict: ProcessVerdict | None) -> tuple[int, float]:
-    """Return what processes are sorted by, the worst least."""
+    """The sort key of processes, the worst least."""
     if verdict is None:
         return _RANKS[Verdict.UNKNOWN], 0.0
     return _RANKS[verdict.verdict], -verdict.leak_bytes_per_s

@@ -1,4 +1,4 @@
-"""The view of `bpfleakctl top`: a header a process, a row a call site, why it is called so, and stacks."""
+"""The view of `bpfleakctl top`: a header per process, a row per call site, reasons, and stacks."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _report_parts(report: LeakReport, width: int | None, stacks: int) -> list[Re
     for site in report.sites[:stacks]:
         parts += [site_table([site], names, width, estimates), *why_lines(site, width)]
         parts += stack_lines(site, width)
-    # As few tables as possible: they take time to draw.
+    # As few tables as possible, since they take time to draw.
     rest: list[SiteReport] = []
     for site in report.sites[stacks:]:
         rest.append(site)

@@ -1,4 +1,4 @@
-"""What was saved: the reports that the daemon keeps, and a history that was judged again."""
+"""Saved data: the reports that the daemon stores, and a history with new verdicts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def analyzed_view(
 
 
 def kept_reports_view(reports: Sequence[StoredReportEntry]) -> RenderableType:
-    """Return a row a report, in local time."""
+    """One row per report, in local time."""
     if not reports:
         return Text("no reports: the daemon stores one when a process exits or is detached (state.dir)")
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")

@@ -1,4 +1,4 @@
-"""The rows of call sites: verdict, figures, the function to blame, where it is; and why it is called so."""
+"""The rows of call sites: verdict, figures, the blamed function and its place; and the verdict's reason."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def site_table(
     header: bool = False,
     selected: int | None = None,
 ) -> Table:
-    """Return rows with fixed widths, so that tables with stacks between them line up."""
+    """Rows with fixed widths, so tables with stacks between them line up."""
     function_width, where_width = names
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_header=header, header_style="bold")
     table.add_column(_VERDICT[0], width=_VERDICT[1], no_wrap=True)

@@ -1,4 +1,4 @@
-"""A stack, innermost first, a line a frame: function, module, file:line."""
+"""A stack, innermost first, one line per frame: function, module, file:line."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def stack_lines(
     site: SiteReport | SiteGroup | SiteBlocks | ScannedSite | SiteDifference | DescriptorSite,
     width: int | None,
 ) -> list[Text]:
-    """Return the lines of a call site's stack; that it is not whole is the last of them."""
+    """The lines of a call site's stack; the last says if it is incomplete."""
     lines = [_frame_line(frame, width) for frame in site.stack]
     if site.truncated and site.truncated != StackEnd.BOTTOM:
         lines.append(

@@ -1,4 +1,4 @@
-"""The line on what is not shown, because it is suppressed."""
+"""The line on suppressed call sites."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The view of `bpfleakctl types --who`: a row a type and allocating stack, and what holds the objects."""
+"""The view of `bpfleakctl types --who`: one row per type and allocating stack, and what refers to them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def survivors_view(report: SurvivorsReport, *, width: int | None) -> RenderableT
         table,
     ]
     if report.samples < _FEW:
-        lines.append(Text("so few samples say little; sample for longer (--for 2m)", "dim"))
+        lines.append(Text("too few samples for a conclusion; sample for longer (--for 2m)", "dim"))
     return Group(*lines)
 
 

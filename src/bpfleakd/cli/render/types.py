@@ -1,4 +1,4 @@
-"""The view of `bpfleakctl types`: a row a type."""
+"""The view of `bpfleakctl types`: one row per type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What views say in words and figures: names, estimates, what was missed, verdicts, answers of one line."""
+"""Words and figures of views: names, estimates, losses, verdicts, answers of one line."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _WORTH_A_WORD = 1024.0
 # Of the probed functions so many are named: an allocator may have eighty.
 _FUNCTIONS_NAMED = 12
 
-# What the C++ library calls the types that everybody knows by other names.
+# Long type names of the C++ library, with the names that everybody uses.
 _EVERYDAY_NAMES = (
     ("std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >", "std::string"),
     ("std::basic_string_view<char, std::char_traits<char> >", "std::string_view"),
@@ -49,7 +49,7 @@ _EVERYDAY_NAMES = (
 
 
 def readable_function(name: str) -> str:
-    """Return a demangled name with the standard library's long types by their everyday names."""
+    """A demangled name with the everyday names of the standard library's long types."""
     for long, short in _EVERYDAY_NAMES:
         name = name.replace(long, short)
     return printable(name)
@@ -73,7 +73,7 @@ def estimated_count(process: ProcessSummary) -> str:
 
 
 def recorded_share(process: ProcessSummary) -> str:
-    """Which blocks are recorded now, in a word or two: "all", "1 in 64 KiB"."""
+    """The recorded share of blocks, in a word or two: "all", "1 in 64 KiB"."""
     interval_bytes = process.sample_interval_bytes
     return "all" if interval_bytes is None else f"1 in {human_bytes(interval_bytes)}"
 
@@ -88,7 +88,7 @@ def mode_words(process: ProcessSummary) -> str:
 
 
 def unseen_lines(process: ProcessSummary) -> list[str]:
-    """Return one line if leaks may be too slow to show, as the process has been sampled so far."""
+    """One line if sampling has been too sparse so far to show slow leaks."""
     interval_bytes = process.sample_interval_bytes
     if not is_estimate(process) or interval_bytes is None or process.attached_s < _EARLIEST_S:
         return []
@@ -100,7 +100,7 @@ def unseen_lines(process: ProcessSummary) -> list[str]:
 
 
 def loss_lines(losses: Mapping[str, int]) -> list[str]:
-    """Return a line for each way in which something was missed; none if nothing was."""
+    """One line per kind of loss; none without losses."""
     return [f"missed: {count:,} {_words(reason)}" for reason, count in losses.items() if count]
 
 
@@ -109,7 +109,7 @@ def _words(reason: str) -> str:
 
 
 def resource_lines(resources: Sequence[ResourceUse]) -> list[str]:
-    """Return a line for file descriptors and threads that become more."""
+    """One line for file descriptors, and one for threads, if their number grows."""
     return [printable(use.reason) for use in resources if use.verdict in (Verdict.LEAK, Verdict.GROWING)]
 
 

@@ -229,5 +229,5 @@ def silent_note(pid: int) -> str | None:
         return None
     return (
         "it does not answer: a page of its memory, or a file below its root directory, is of a file system "
-        "whose server keeps readers waiting; what is read from it is missing until it is tried again"
+        "whose server keeps readers waiting; figures from it are missing until the next attempt"
     )

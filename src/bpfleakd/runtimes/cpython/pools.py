@@ -57,8 +57,7 @@ class Pools(Struct, frozen=True):
         return replace(self, words=self.words.copy())
 
     def same_heads(self, other: Pools, rows: NDArray[np.intp], others: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Whether each block has the same type in `rows` of these pools and in `others` of another reading.
-        """
+        """Whether each block has the same type in `rows` of these pools and `others` of another reading."""
         stride = self.block_bytes // _WORD_BYTES
         same = np.ones((len(rows), self.is_live.shape[1]), np.bool_)
         for word in (1, 3, 5):

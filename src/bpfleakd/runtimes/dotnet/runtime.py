@@ -91,7 +91,7 @@ class DotnetRuntime:
         missing = {
             "its methods have no names": self._methods.failure,
             "its collections are unknown": self._live_heap.failure,
-            "the functions that allocate what stays alive are unknown": self._allocations.failure,
+            "the functions that allocate surviving objects are unknown": self._allocations.failure,
         }
         return [f"of .NET, {what}: {failure}" for what, failure in missing.items() if failure]
 

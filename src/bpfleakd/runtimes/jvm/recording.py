@@ -303,5 +303,5 @@ def _type(element: _Element) -> _Type:
 
 def _whole(text: str | None) -> int:
     if text is None or not text.isascii() or not text.isdigit() or len(text) > 19:
-        raise BadRecording("a number in its metadata is none")
+        raise BadRecording("a number in its metadata is invalid")
     return int(text)

@@ -147,11 +147,11 @@ class GcTracer:
         heap, type_, state, start_ms, end_ms = _HEAD.unpack_from(data)
         times = (start_ms, end_ms)
         if heap != self._heap:
-            raise OtherObject("this is no record of collections")
+            raise OtherObject("not a record of collections")
         if not (0 <= type_ < _TYPES and 0 <= state < _STATES):
-            raise ValueError("the last collection is none")
+            raise ValueError("the last collection is invalid")
         if not all(time == 0 or (math.isfinite(time) and time >= _TIME_MIN_MS) for time in times):
-            raise ValueError("the times of the last collection are none")
+            raise ValueError("the times of the last collection are invalid")
         end_bytes = int.from_bytes(data[self._layout.end_size :][:8], "little")
         if end_bytes > _SIZE_MAX_BYTES:
             raise ValueError("the heap is too large")

@@ -42,7 +42,7 @@ class HeapObjects:
     def read(self, pointer: int, offset: int, size_bytes: int) -> bytes:
         """Bytes of an object. Raises OSError or ValueError."""
         if not is_object(pointer):
-            raise ValueError(f"{pointer:#x} is no pointer to an object")
+            raise ValueError(f"{pointer:#x} is not a pointer to an object")
         return self._memory.read(pointer - _OBJECT_TAG + offset, size_bytes)
 
     def word(self, pointer: int, offset: int) -> int:
@@ -80,7 +80,7 @@ class HeapObjects:
     ) -> tuple[bytes, int]:
         constants, type_ = self.constants, self.type_of(pointer)
         if not self.is_text(type_) or depth < 0 or next(pieces, None) is None:
-            raise ValueError("this is no text, or one of too many pieces")
+            raise ValueError("not a text, or a text of too many pieces")
         count = max(0, min(self.length(pointer) - begin, count_max))
         width = 1 if type_ & constants.encoding_mask == constants.one_byte_tag else _TWO_BYTES
         kind = type_ & constants.representation_mask

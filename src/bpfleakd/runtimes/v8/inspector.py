@@ -152,7 +152,7 @@ class V8Inspector:
             raise InspectorError("it does not catch SIGUSR1, which would end it")
         has_handler = handles_signal(self._process.id.pid, signal.SIGUSR1)
         if has_handler is None:
-            raise InspectorError("it cannot be told whether it has its own handler for SIGUSR1")
+            raise InspectorError("it is unknown whether it has its own handler for SIGUSR1")
         if has_handler:
             raise InspectorError(
                 "it has its own handler for SIGUSR1, which would open the inspector otherwise"

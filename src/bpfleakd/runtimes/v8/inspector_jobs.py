@@ -224,7 +224,7 @@ class _Inspector:
         remote = found.get("result")
         closer = remote.get("objectId") if isinstance(remote, dict) else None
         if "exceptionDetails" in found or not isinstance(closer, str) or len(closer) > _TEXT_MAX:
-            raise BadConversation("it cannot be told to close the inspector again")
+            raise BadConversation("the inspector could not be closed again")
         return closer
 
     def close_by(self, closer: str) -> None:

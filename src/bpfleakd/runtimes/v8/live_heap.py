@@ -49,7 +49,7 @@ class V8LiveHeap:
         self._not_collected: set[int] = set()
         self._due_ns = 0
         self._count = 0
-        self.failure = None if layout else "this build of V8 does not say where it counts them"
+        self.failure = None if layout else "this build of V8 does not publish where it counts them"
         self.watched_since_ns: int | None = None
 
     @property

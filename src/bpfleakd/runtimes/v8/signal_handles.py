@@ -4,7 +4,7 @@ Node.js opens its inspector on SIGUSR1, unless the program has a handler of its 
 has replaced Node's, and the signal would run the program's. The kernel does not distinguish handlers.
 
 libuv keeps a pointer to the main loop, which `uv_default_loop` returns, and the loop a ring of its handles.
-What is read stays equal in all versions 1.x of libuv, whose structures are its ABI (include/uv.h).
+Their layout is equal in all versions 1.x of libuv, whose structures are its ABI (include/uv.h).
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ class WebSocket:
             first, second = self._connection.exactly(2)
             opcode, size = first & _OPCODE, second & ~_MASKED
             if first & _RESERVED or second & _MASKED:
-                raise BadConversation("it sends what was not agreed on")
+                raise BadConversation("it violates the protocol")
             if opcode >= _CLOSE:
                 self._answer(opcode, size, is_whole=bool(first & _FIN))
                 continue
@@ -164,7 +164,7 @@ class WebSocket:
 
     def _answer(self, opcode: int, size: int, *, is_whole: bool) -> None:
         if size > _CONTROL_MAX_BYTES or not is_whole or opcode not in (_CLOSE, _PING, _PONG):
-            raise BadConversation("it sends what was not agreed on")
+            raise BadConversation("it violates the protocol")
         data = self._connection.exactly(size)
         if opcode == _CLOSE:
             raise Closed("it closed the connection")

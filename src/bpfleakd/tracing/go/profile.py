@@ -48,7 +48,7 @@ _OLD_S = 30.0
 _OFF = "its garbage collector is off (GOGC=off, or debug.SetGCPercent(-1))"
 _OFF_UNTIL = "its garbage collector waits until the program uses {limit} (GOGC=off, and a memory limit)"
 _TURNED_OFF = (
-    "its Go heap is not visible any more: the program has turned its heap profile off"
+    "its Go heap is no longer visible: the program has turned its heap profile off"
     " (runtime.MemProfileRate)"
 )
 _RATE_CHANGED = (
