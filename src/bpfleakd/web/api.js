@@ -7,7 +7,7 @@ export async function get(path) {
   return body;
 }
 
-// Parts of a view that another version of the daemon, or a process that has ended, does not have.
+// Parts of a view that are missing for another version of the daemon, or for a process that has ended.
 export async function getIfThere(path) {
   try {
     return await get(path);

@@ -1,4 +1,4 @@
-// Elements of which views are made. Answers of the daemon become text, never markup.
+// Elements of views. Answers of the daemon become text, never markup.
 
 import { LOSSES } from "./losses.js";
 import { bytes, count, readable, shortName } from "./words.js";
@@ -16,7 +16,7 @@ export function badge(verdict) {
   return verdict ? element("span", { class: "badge " + verdict }, verdict) : null;
 }
 
-// A name that may be broken after a namespace or a class, and nowhere else; the whole of it as a tooltip.
+// A name that may only be broken after a namespace or a class, with the complete name as a tooltip.
 export function nameElement(name, width = 60) {
   const pieces = shortName(name, width).split(/(?<=::|\.)/);
   return element("span", { class: "function", title: readable(name) },
@@ -47,7 +47,7 @@ export function table(caption, columns, rows, href) {
   return element("table", {}, element("caption", {}, caption), element("thead", {}, head), element("tbody", {}, ...body));
 }
 
-// What is long and rarely wanted; a refresh of the view leaves it open.
+// Long and rarely needed content; a refresh of the view leaves it open.
 const opened = new Set();
 
 export function folded(words, content) {

@@ -1,4 +1,4 @@
-// Draws what export/flamegraph.py makes. `place` is the document that has the elements of flamegraph.html.
+// Draws the tree of export/flamegraph.py. `place` is the document with the elements of flamegraph.html.
 // eslint-disable-next-line no-unused-vars
 function drawFlameGraph(graph, place) {
   "use strict";

@@ -1,4 +1,4 @@
-// The flame graph of a process, by the value that is chosen.
+// The flame graph of a process, by the selected value.
 
 import { get } from "./api.js";
 import { element, whenShown } from "./elements.js";

@@ -50,7 +50,7 @@ export function growthPlot(history, report) {
   return element("div", {}, element("label", { class: "choice" }, box, " logarithmic scale"), place);
 }
 
-// Functions of one name are told apart by their line.
+// Functions with the same name are distinguished by their line.
 function lineLabel(site, report) {
   const shown = report.sites.find((each) => each.site === site.site);
   const name = shortName(site.function || "[unknown]", 40);

@@ -21,7 +21,7 @@ async function showDaemon() {
     `${status.version} · ${status.attach_method} · up ${duration(status.uptime_s)}`;
 }
 
-// A view that was requested while another was being made is the one that is shown.
+// A view requested while another one is being built replaces it.
 let turn = 0;
 let paused = false;
 let shown = "";
@@ -44,7 +44,7 @@ async function show(isRefresh) {
   } catch (error) {
     if (mine !== turn) return;
     showFailure(error);
-    // What was shown of it stays; where nothing was, the reason takes its place.
+    // Its last content stays; without any, the reason is shown instead.
     if (hash !== shown) {
       view.replaceChildren(element("h1", {}, "Not available"), element("p", { class: "loss" }, error.message || String(error)),
         element("p", {}, element("a", { href: "#/" }, "← all processes")));

@@ -61,7 +61,7 @@ export async function processView(pid, siteWanted) {
   return parts;
 }
 
-// The managed heap: what collections left alive, and its types.
+// The managed heap: its live bytes after collections, and its types.
 function managedView(report) {
   const heap = report.managed;
   const types = report.types || [];
@@ -87,7 +87,7 @@ function managedView(report) {
   return parts;
 }
 
-// What resident memory consists of; only where the address serves details.
+// The bill of resident memory, if the address serves details.
 function billView(maps) {
   if (!maps) return [];
   return [element("h2", {}, "What the memory consists of"),
@@ -100,7 +100,7 @@ function billView(maps) {
     ], maps.bill)].filter(Boolean);
 }
 
-// What the control group that limits the process is charged for.
+// The charges of the control group that limits the process.
 function containerView(bill) {
   if (!bill) return [];
   return [element("h2", {}, "What the container's memory consists of"),

@@ -5,7 +5,7 @@ import { bytes, count, duration, placeName, shareWords } from "./words.js";
 
 const GROUPS = 50;
 
-// File descriptors and threads that become more, and the call sites that open descriptors, while these are recorded.
+// Growing file descriptors and threads, and the call sites that open descriptors, while these are recorded.
 export function resourcesView(report, pid) {
   const growing = report.resources.filter((use) => use.growth_per_min > 0);
   const totals = report.descriptor_totals;

@@ -35,7 +35,7 @@ function stackOf(site) {
   return [stack, site.truncated ? element("p", { class: "faint" }, `The stack is cut: ${site.truncated}.`) : null];
 }
 
-// A frame without a name, by its place in the file, or by its address where that is shown.
+// A frame without a name, by its place in the file, or by its address if that is shown.
 function frameName(frame) {
   if (frame.function) return readable(frame.function);
   if (frame.module && frame.offset !== null) return `${frame.module.split("/").pop()}+0x${frame.offset.toString(16)}`;

@@ -1,4 +1,4 @@
-// The words in the page's bar: as of when it is, or what failed.
+// The text in the page's bar: the time of the data, or the error.
 
 import { clock } from "./words.js";
 

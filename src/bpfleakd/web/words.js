@@ -1,4 +1,4 @@
-// Figures and names as people read them.
+// Figures and names in readable form.
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
@@ -18,7 +18,7 @@ export function rate(number) {
   return (number > 0 ? "+" : "−") + bytes(Math.abs(number)) + "/s";
 }
 
-// What a process or a call site leaks, if it does.
+// The leak rate of a process or a call site, if it leaks.
 export function leakRate(judged) {
   return judged && judged.verdict === "leak" ? rate(judged.leak_bytes_per_s) : "–";
 }
@@ -27,7 +27,7 @@ export function count(number) {
   return number === null || number === undefined ? "–" : Math.round(number).toLocaleString("en");
 }
 
-// As the CLI has it: 42s, 3m12s, 2h05m or 3d04h.
+// The CLI's format: 42s, 3m12s, 2h05m or 3d04h.
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return "–";
   const whole = Math.max(0, Math.floor(seconds));
@@ -42,7 +42,7 @@ export function clock(time_s) {
   return new Date(1000 * time_s).toTimeString().slice(0, 8);
 }
 
-// As the CLI has them: what the C++ library calls the types that everybody knows by other names.
+// As in the CLI: long type names of the C++ library, with the names that everybody uses.
 const EVERYDAY_NAMES = [
   ["std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >", "std::string"],
   ["std::basic_string_view<char, std::char_traits<char> >", "std::string_view"],
@@ -54,7 +54,7 @@ export function readable(name) {
   return name;
 }
 
-// Without its parameters, and with as many classes and namespaces, from the right, as fit.
+// Without parameters, and with as many classes and namespaces, from the right, as fit.
 export function shortName(name, width) {
   name = readable(name);
   if (name.length <= width) return name;
@@ -66,7 +66,7 @@ export function shortName(name, width) {
   return parts.length ? "…" + short : short;
 }
 
-// Where it is in the program: the place of its own function that called a library, if one is charged.
+// Its place in the program: that of the program's function that called a library, if a library is charged.
 export function placeName(site) {
   const place = site.called_by || site;
   return site.type || (place.location || place.module || "").split("/").pop();
@@ -80,7 +80,7 @@ export function limitWords(verdict) {
   return `${duration(verdict.limit_reached_s)} (${bytes(verdict.limit.limit_bytes)} of ${LIMITS[verdict.limit.kind]})`;
 }
 
-// Of what is not foretold: the machine's is nobody's news.
+// The nearest limit without a forecast, unless it is that of the machine.
 export function nearestLimitWords(verdict) {
   if (!verdict || !verdict.limit || verdict.limit_reached_s !== null || verdict.limit.kind === "host") return null;
   return `${bytes(verdict.limit.limit_bytes)} of ${LIMITS[verdict.limit.kind]}, ${bytes(verdict.limit.used_bytes)} used`;
