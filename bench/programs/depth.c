@@ -32,7 +32,7 @@ SITE_FUNCTION static void descend(long further, long count)
 	NO_TAIL_CALL();
 }
 
-/* Has no frame, in a thread as in main(). */
+/* Has no frame, neither in a thread nor in main(). */
 __attribute__((always_inline)) static inline void enter(void)
 {
 	if (calls > 0)

@@ -25,7 +25,7 @@ static int is_planted;
 static atomic_uint calls;
 static _Atomic(void **) last;
 
-/* Blocks point to each other, so that they are reachable: memory that is kept, not lost. */
+/* Blocks point to each other, so they are reachable: kept memory, not lost memory. */
 __attribute__((noipa)) static void planted_leak(void)
 {
 	void **block = malloc(BYTES);

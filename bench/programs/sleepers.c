@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-/* sleepers N - N processes that do nothing, until standard input ends. Says "ready" when they are there. */
+/* sleepers N - N processes that do nothing, until standard input ends. Prints "ready" when they run. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-/* Memory of their own, as a small service has. */
+/* Private memory, as a small service has. */
 #define TOUCHED_BYTES (256 << 10)
 
 int main(int argc, char **argv)

@@ -80,7 +80,7 @@ SITE_FUNCTION static void in_pairs(void)
 	}
 }
 
-/* Of two that overlap, it is the second: after the first another was allocated. */
+/* Of two that overlap, the second one: another was allocated after the first. */
 SITE_FUNCTION static void overlapping(void)
 {
 	for (int i = 0; i < 23; i++) {
@@ -94,7 +94,7 @@ SITE_FUNCTION static void overlapping(void)
 	}
 }
 
-/* Each block that realloc replaces, and the last. A failure replaces none. */
+/* Each block that realloc replaces, and the last one. A failure replaces none. */
 SITE_FUNCTION static void growing(void)
 {
 	void *address = malloc(23);
@@ -188,9 +188,9 @@ static void rise_and_fall(void)
 	live = peak = 0;
 	swell(23, 101 * 1024);		/* 2.3 MB */
 	mapping = map(8 * MIB);
-	swell(7, 100003);		/* 8 MiB and 0.7 MB: the most of all */
+	swell(7, 100003);		/* 8 MiB and 0.7 MB: the peak of all */
 	unmap(mapping, 8 * MIB);
-	swell(61, 100003);		/* 6.1 MB: the most of the heap */
+	swell(61, 100003);		/* 6.1 MB: the peak of the heap */
 	mapping = map(3 * MIB);
 	swell(3, 100003);
 	unmap(mapping, 3 * MIB);
@@ -205,7 +205,7 @@ static struct site site_medium = {.function = "leak_medium"};
 static struct site site_small = {.function = "leak_small"};
 static long tids[THREADS], thread_bytes[THREADS], thread_counts[THREADS];
 
-/* Every third block is released, the rest is lost. */
+/* Every third block is freed, the rest is lost. */
 static void account(struct site *site, void *address, size_t size, int thread, int i)
 {
 	KEEP(address);
@@ -300,13 +300,13 @@ static void *partner(void *unused)
 	}
 	is_partner = 1;
 	pthread_barrier_wait(&turn);
-	pthread_barrier_wait(&turn);	/* until it is told to begin */
+	pthread_barrier_wait(&turn);	/* until it may begin */
 	in_the_partners_turns();
 	pthread_barrier_wait(&turn);
 	return NULL;
 }
 
-/* Threads come and go until one has a tid that fits. */
+/* Threads start and exit until one has a fitting tid. */
 static void find_partner(void)
 {
 	pthread_t thread;

@@ -85,7 +85,7 @@ SITE_FUNCTION static void map_pages(int index)
 	site_allocated(&site_map, 1, pages * PAGE);
 }
 
-/* The rest is the caller's. */
+/* The rest belongs to the caller. */
 SITE_FUNCTION static void grow_mapping(int index)
 {
 	long pages = 1 + number(50);
@@ -139,7 +139,7 @@ static void *work(void *unused)
 	return NULL;
 }
 
-/* The thread is there before "ready", since to make it allocates. */
+/* The thread exists before "ready", because creating it allocates. */
 static void *begin(void *unused)
 {
 	struct timespec pause = {.tv_nsec = 1000000};

@@ -26,7 +26,7 @@ static void right(long path, int depth);
 TURN(left)
 TURN(right)
 
-/* How many bits the numbers of so many stacks have. */
+/* The number of bits for this many stacks. */
 static int bits_of(long stacks)
 {
 	int bits = 0;

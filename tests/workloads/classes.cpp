@@ -46,7 +46,7 @@ struct alignas(16) Wide {
 	long value = 0;
 };
 
-// No class of these is to be named: they have no vtable.
+// None of these classes has a vtable, so none may be named.
 struct Plain {
 	const char *name = "a plain one";
 	void (*call)() = nullptr;

@@ -14,7 +14,7 @@
 
 enum { KEPT = 23, SLOTS = 64 };
 
-/* One producer and one consumer; the counters run on and are taken modulo SLOTS. */
+/* One producer and one consumer; the counters never wrap and are taken modulo SLOTS. */
 struct ring {
 	void *slots[SLOTS];
 	unsigned long produced __attribute__((aligned(64)));

@@ -19,7 +19,7 @@ namespace {
 constexpr int kept = 23;
 constexpr int freed = 101;
 
-// How large a block allocate_shared (and so make_shared) asks for is the library's affair: let it tell.
+// The library decides how large a block allocate_shared (and so make_shared) requests: measure it.
 size_t asked_for;
 
 template <typename T> struct Telling {
@@ -52,7 +52,7 @@ struct Line {
 
 namespace detail {
 
-// Inlined into SessionStore::remember, and yet the one that allocates: the debug information tells.
+// Inlined into SessionStore::remember, yet it is the allocating function: the debug information shows it.
 __attribute__((always_inline)) inline std::string label(char letter, size_t length)
 {
 	return std::string(length, letter);

@@ -13,7 +13,7 @@ static struct site site_cache = {.function = "fill_cache"};
 static struct site site_version = {.function = VERSION == 1 ? "taken_out" : "brought_in"};
 
 #if VERSION == 2
-/* Before the others, and larger than what went. */
+/* Before the others, and larger than the removed one. */
 SITE_FUNCTION static void *brought_in(void)
 {
 	void *address = malloc(211);

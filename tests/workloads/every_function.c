@@ -20,7 +20,7 @@
 
 enum { KEPT = 23, PASSED = 101, MAX_KINDS = 16 };
 
-/* Unknown to the compiler, so that it neither warns of these sizes nor folds the calls. */
+/* Opaque to the compiler, so that it neither warns about these sizes nor folds the calls. */
 static volatile size_t too_much = SIZE_MAX / 2;
 static volatile size_t zero;
 static volatile size_t bad_alignment = 3;
@@ -76,7 +76,7 @@ SITE_FUNCTION static struct block take_posix_memalign(size_t size)
 SITE(take_aligned_alloc);
 SITE_FUNCTION static struct block take_aligned_alloc(size_t size)
 {
-	size = (size + 63) & ~(size_t)63; /* C11 wants a multiple of the alignment */
+	size = (size + 63) & ~(size_t)63; /* C11 requires a multiple of the alignment */
 	return block_allocated(&site_take_aligned_alloc, aligned_alloc(64, size), size);
 }
 
@@ -95,7 +95,7 @@ SITE_FUNCTION static struct block take_valloc(size_t size)
 SITE(take_pvalloc);
 SITE_FUNCTION static struct block take_pvalloc(size_t size)
 {
-	(void)size; /* whole pages, so that the size asked for is the size given */
+	(void)size; /* whole pages, so that the requested size is the size of the block */
 	return block_allocated(&site_take_pvalloc, pvalloc(page), page);
 }
 
@@ -211,7 +211,7 @@ SITE_FUNCTION static void reallocate_too_much(struct block old)
 {
 	if (realloc(old.address, too_much + 1))
 		WORKLOAD_FATAL("realloc of a huge size succeeded");
-	memset(old.address, 1, old.size); /* it is still ours */
+	memset(old.address, 1, old.size); /* the block is still the program's */
 }
 
 SITE_FUNCTION static void reallocate_array_overflow(struct block old)
@@ -245,7 +245,7 @@ static void realloc_stories(void)
 	}
 }
 
-/* -- calls that give nothing ----------------------------------------------------------------------------- */
+/* -- calls that return nothing --------------------------------------------------------------------------- */
 
 SITE_FUNCTION static void fail_malloc(void)
 {
@@ -267,7 +267,7 @@ SITE_FUNCTION static void fail_reallocarray(void)
 
 SITE_FUNCTION static void fail_posix_memalign(void)
 {
-	void *address = (void *)0x1234; /* left as it is: the out-parameter must not be believed */
+	void *address = (void *)0x1234; /* left unchanged: the out-parameter must not be read */
 
 	if (posix_memalign(&address, bad_alignment, 64) != EINVAL)
 		WORKLOAD_FATAL("posix_memalign took an alignment of 3");
@@ -323,7 +323,7 @@ static void body(int thread)
 	failures();
 }
 
-/* -- blocks from before "ready", of which nobody who attaches later can know ------------------------------- */
+/* -- blocks from before "ready", which are unknown to every later attach ----------------------------------- */
 
 static void *earlier[KEPT];
 static int earlier_freed;

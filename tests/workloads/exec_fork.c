@@ -87,7 +87,7 @@ static void step_again(long number)
 	allocate_after();
 }
 
-/* The thread waits on this before it allocates and ends: it must not be started after "ready". */
+/* The thread waits on this before it allocates and exits: it must not be started after "ready". */
 static pthread_barrier_t go;
 static pthread_t mortal;
 static int thread_ended;

@@ -24,7 +24,7 @@ static struct site site_commit = {.function = "commit_pieces"};
 static struct site site_gone = {.function = "map_and_unmap"};
 static struct site site_heap = {.function = "keep_large_blocks"};
 
-/* A macro, so that the function to blame is the one that says it. */
+/* A macro, so that the function that uses it is blamed. */
 #define map(bytes, protection, flags)                                                             \
 	({                                                                                        \
 		void *mapped = mmap(NULL, (size_t)(bytes), (protection),                          \
@@ -34,7 +34,7 @@ static struct site site_heap = {.function = "keep_large_blocks"};
 		mapped;                                                                           \
 	})
 
-/* 23 mappings of a length that is no whole number of pages. */
+/* 23 mappings whose length is not a whole number of pages. */
 SITE_FUNCTION static void keep_mappings(void)
 {
 	for (int i = 0; i < 23; i++) {
@@ -43,7 +43,7 @@ SITE_FUNCTION static void keep_mappings(void)
 	}
 }
 
-/* The middle and the end of one mapping go; it stays one. */
+/* The middle and the end of one mapping are unmapped; it stays one. */
 SITE_FUNCTION static void punch_holes(void)
 {
 	char *address = map(100 * PAGE, PROT_READ | PROT_WRITE, 0);
@@ -80,7 +80,7 @@ SITE_FUNCTION static char *map_to_grow(void)
 	return address;
 }
 
-/* mremap moves the bytes with their owner; only what it adds is its caller's. Then it shrinks again. */
+/* mremap moves the bytes with their owner; only the growth belongs to its caller. Then it shrinks again. */
 SITE_FUNCTION static void grow_by_mremap(void)
 {
 	char *address = map_to_grow();
@@ -92,12 +92,12 @@ SITE_FUNCTION static void grow_by_mremap(void)
 	if (mremap(grown, 4000 * PAGE, 13 * PAGE, 0) != grown)
 		WORKLOAD_FATAL("mremap did not shrink in place");
 	site_freed(&site_grow, 0, 3987 * PAGE);
-	/* Fails, and changes nothing: there is no room for it anywhere. */
+	/* Fails, and changes nothing: there is no room anywhere. */
 	if (mremap(grown, 13 * PAGE, 1UL << 50, MREMAP_MAYMOVE) != MAP_FAILED)
 		WORKLOAD_FATAL("mremap to a petabyte succeeded");
 }
 
-/* A reservation is nobody's; what is opened up of it is its opener's, until it is given back. */
+/* A reservation has no owner; committed parts belong to the committing function, until they are returned. */
 SITE_FUNCTION static void commit_pieces(void)
 {
 	char *reserved = map(1024 * MIB, PROT_NONE, MAP_NORESERVE);
@@ -106,17 +106,17 @@ SITE_FUNCTION static void commit_pieces(void)
 		mprotect(reserved + 2 * i * MIB, MIB, PROT_READ | PROT_WRITE);
 		site_allocated(&site_commit, 1, MIB);
 	}
-	/* Open already: nothing changes hands. */
+	/* Accessible already: the owner stays. */
 	mprotect(reserved, MIB, PROT_READ);
 	mprotect(reserved, MIB, PROT_READ | PROT_WRITE);
-	/* Given back in the two ways, two whole pieces and half of one. */
+	/* Returned in both ways, two whole pieces and half of one. */
 	madvise(reserved, MIB, MADV_DONTNEED);
 	mprotect(reserved + 2 * MIB, MIB, PROT_NONE);
 	mprotect(reserved + 4 * MIB, MIB / 2, PROT_NONE);
 	site_freed(&site_commit, 2, 2 * MIB + MIB / 2);
 }
 
-/* mprotect over a hole fails, but has taken away the access to what lies before the hole. */
+/* mprotect over a hole fails, but has already protected the memory before the hole. */
 static struct site site_partly = {.function = "protect_over_a_hole"};
 
 SITE_FUNCTION static void protect_over_a_hole(void)
@@ -153,7 +153,7 @@ SITE_FUNCTION static void map_and_unmap(void)
 	site_freed(&site_gone, 101, 303 * PAGE);
 }
 
-/* malloc maps these itself: they are heap blocks and nothing else. */
+/* malloc maps these itself: they are only heap blocks. */
 SITE_FUNCTION static void keep_large_blocks(void)
 {
 	for (int i = 0; i < 5; i++) {

@@ -55,7 +55,7 @@ SITE_FUNCTION static void take_memory(void)
 		mmap_resident += 13 * PAGE;
 		if (i % 3)
 			continue;
-		/* Above the threshold, so that malloc maps it: with 16 bytes before it, which is a page more. */
+		/* Above the threshold, so malloc maps it: with 16 bytes before it, which take a further page. */
 		block = malloc(211 * PAGE);
 		touch(block, 211);
 		block[211 * PAGE - 1] = 1;
@@ -180,7 +180,7 @@ int main(void)
 {
 	char *room;
 
-	/* What is touched is what is in memory. */
+	/* Touched memory is resident. */
 	prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
 	for (int i = 0; i < BASELINE_STACKS; i++)
 		start_thread(PAGE, 1);
@@ -192,7 +192,7 @@ int main(void)
 		usleep(1000);
 	}
 	pthread_mutex_unlock(&lock);
-	/* Small blocks of the C library's own find room in what is there and in memory already. */
+	/* The C library's own small blocks fit into memory that is resident already. */
 	room = malloc(100000);
 	memset(room, 1, 100000);
 	free(room);

@@ -54,7 +54,7 @@ static void *move_all_the_time(void *argument)
 	while (atomic_load(&wanted)) {
 		long slot = rand_r(&seed) % SLOTS;
 		struct holder *old = table->slots[slot];
-		/* Sizes that realloc and malloc_consolidate, caches and bins all have to do with. */
+		/* Sizes that involve realloc and malloc_consolidate, caches and bins. */
 		struct holder *holder = new_holder(rand_r(&seed) % LARGE_BYTES, old->payload);
 
 		table->slots[slot] = holder;

@@ -41,7 +41,7 @@ static int listener;
 		}                                                                                        \
 	}
 
-/* The same of pairs. */
+/* The same for pairs. */
 #define PAIR(name, call)                                                                                 \
 	static int name##_kept[EACH][2];                                                                 \
 	SITE_FUNCTION static void name(void)                                                             \
@@ -108,7 +108,7 @@ static void open_all(void)
 		pairs[i]();
 		workload_note(pair_names[i], 2 * EACH);
 	}
-	/* None of these opens anything. */
+	/* None of these opens a descriptor. */
 	if (signalfd(by_signalfd_kept[0], &no_signals, 0) < 0 || dup2(by_dup_kept[0], by_dup_kept[0]) < 0 ||
 	    fcntl(by_dup_kept[0], F_GETFL) < 0 || socket(-1, -1, -1) >= 0)
 		WORKLOAD_FATAL("a call did what it should not: %m");
@@ -149,7 +149,7 @@ static int begin_ring(struct ring *ring)
 
 	ring->fd = (int)syscall(SYS_io_uring_setup, 4, &ring->params);
 	if (ring->fd < 0)
-		return -1; /* not in this kernel, or not allowed */
+		return -1; /* unavailable in this kernel, or forbidden */
 	entries_bytes = ring->params.sq_entries * sizeof(*ring->entries);
 	ring->submitted = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, ring->fd, IORING_OFF_SQ_RING);
 	ring->completed = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, ring->fd, IORING_OFF_CQ_RING);
@@ -205,7 +205,7 @@ static long get_by_ring(void)
 	return opened;
 }
 
-/* 0 where the file system has no handles. */
+/* 0 if the file system has no handles. */
 static long get_by_handle(void)
 {
 	struct {
@@ -267,7 +267,7 @@ static void step(long number)
 
 int main(void)
 {
-	/* Abstract, so that no file stays behind. */
+	/* Abstract, so that no file remains. */
 	snprintf(listening.sun_path + 1, sizeof(listening.sun_path) - 1, "opening-%d", getpid());
 	listener = socket(AF_UNIX, SOCK_STREAM, 0);
 	if (bind(listener, (struct sockaddr *)&listening, sizeof(listening)) || listen(listener, 64))

@@ -17,7 +17,7 @@ template <size_t Size> struct Sized {
 	std::array<char, Size> bytes;
 };
 
-/* Two that own one another: make_shared puts the counters before the object, in one block. */
+/* Two objects that own each other: make_shared places the counters before the object, in one block. */
 struct Partner {
 	std::shared_ptr<Partner> other;
 	std::array<char, 2003> bytes;
@@ -90,7 +90,7 @@ __attribute__((noipa)) static void kept_ones(void)
 	REACHABLE(2017, 5);
 }
 
-/* A vector that is lost with what it holds; its array is of 23 pointers. */
+/* A vector that is lost with its contents; its array has 23 pointers. */
 __attribute__((noipa)) static void forgotten_vector(void)
 {
 	auto *numbers = new std::vector<Sized<2029> *>();

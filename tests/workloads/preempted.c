@@ -134,7 +134,7 @@ int main(int argc, char **argv)
 	CPU_SET(0, &first);
 	if (sched_setaffinity(0, sizeof(first), &first))
 		WORKLOAD_FATAL("no processor 0");
-	/* Fixed, it does not grow with what is freed. */
+	/* Fixed, so it does not grow with freed blocks. */
 	mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES);
 	for (int site = 0; site < SITES; site++)
 		sites[site].function = functions[site].name;

@@ -17,7 +17,7 @@ struct node {
 };
 
 static struct site site_new_block = {.function = "new_block"};
-/* Not static: the compiler must believe that somebody reads them. */
+/* Not static: the compiler must assume that the variables are read. */
 void *globals[8];
 __thread void *in_thread_memory;
 static void *volatile *on_main_stack;
@@ -25,7 +25,7 @@ static void *handed_over;
 static int never[2];
 static int step_done;
 
-/* Zeroed: what was in the memory before points to nothing. */
+/* Zeroed: earlier contents of the memory point to nothing. */
 SITE_FUNCTION static struct node *new_block(size_t size)
 {
 	struct node *block = (struct node *)calloc(1, size);
@@ -128,7 +128,7 @@ __attribute__((noipa)) static void into_the_interior(void)
 
 __attribute__((noipa)) static void behind_the_end(void)
 {
-	/* A multiple of 8, or the pointer would not be aligned. */
+	/* A multiple of 8; otherwise the pointer would be unaligned. */
 	globals[2] = (char *)new_block(1096) + 1096;
 	DIRECT(1096, 1);
 }
@@ -179,7 +179,7 @@ __attribute__((noipa)) static void from_freed_memory(size_t holder_size, size_t 
 	site_freed(&site_new_block, 1, (long)holder_size);
 }
 
-/* Enough for the heap to grow, so that what follows is in memory that came since "ready". */
+/* Enough for the heap to grow, so that the next blocks are in memory taken since "ready". */
 __attribute__((noipa)) static void room(void)
 {
 	for (int i = 4; i < 8; i++)
@@ -187,7 +187,7 @@ __attribute__((noipa)) static void room(void)
 	REACHABLE(60013, 4);
 }
 
-/* The pointer is in a register that calls preserve, and nowhere else, while the thread waits. */
+/* Only a register that calls preserve has the pointer, while the thread waits. */
 static void *waits_with_a_register(void *argument)
 {
 	register void *kept __asm__("r12") = __atomic_exchange_n(&handed_over, NULL, __ATOMIC_ACQ_REL);
@@ -248,7 +248,7 @@ static void step(long number)
 	from_freed_memory(4099, 1129);
 	DIRECT(1129, 1);
 	room();
-	/* calloc takes no chunk of that size from where free puts it: what was in it stays there. */
+	/* calloc takes no chunk of that size from where free puts it, so its contents stay. */
 	from_freed_memory(499, 1171);
 	DIRECT(1171, 1);
 	from_a_thread(waits_with_a_local, 1153);

@@ -25,7 +25,7 @@ int __lsan_do_recoverable_leak_check(void) __attribute__((weak));
 #define POSSIBLE(size, count) workload_note("possible_" #size, count)
 #define REACHABLE(size, count) workload_note("reachable_" #size, count)
 
-/* What calls have left on the stack is overwritten, and so are the registers that calls may overwrite. */
+/* Overwrites what calls have left on the stack, and the registers that calls may overwrite. */
 __attribute__((noipa, unused)) static void scrub(void)
 {
 	volatile char stack[16384];

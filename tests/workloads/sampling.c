@@ -23,7 +23,7 @@ static struct site site_leaf = {.function = "allocate_at_leaf"};
 static const char *function;
 static long stacks, sizes[MAX_SIZES], size_count, count;
 static int bits;
-/* Of these blocks nobody needs to know the stack: each has as many of each size, freed or not. */
+/* The stacks of these blocks do not matter: each has as many of each size, freed or not. */
 static struct block *blocks;
 
 static void right(long path, int depth, long size);
@@ -96,7 +96,7 @@ static void step(long number)
 		for (long kind = 0; kind < size_count; kind++)
 			for (long path = 0; path < stacks; path++)
 				left(path, bits, sizes[kind]);
-	/* Rounds are as long as there are stacks and sizes: of every second one all blocks go. */
+	/* A round has as many blocks as there are stacks and sizes: all blocks of every second round are freed. */
 	for (long i = first; i < count; i++)
 		if ((i - first) / (stacks * size_count) % 2)
 			give_back(&blocks[i]);

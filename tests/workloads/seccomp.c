@@ -65,7 +65,7 @@ int main(int argc, char **argv)
 		.filter = is_strict ? strict : allow_all,
 	};
 
-	free(malloc(1)); /* the first call makes system calls of its own (getrandom) */
+	free(malloc(1)); /* the first call makes its own system calls (getrandom) */
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
 	    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
 		WORKLOAD_FATAL("the seccomp filter was refused");

@@ -64,7 +64,7 @@ struct site {
 	struct site *next;
 };
 
-/* One outstanding block and who is to be blamed for it. */
+/* One outstanding block and its blamed function. */
 struct block {
 	void *address;
 	size_t size;
@@ -216,7 +216,7 @@ __attribute__((unused)) static void workload_print_ledger(void)
 	workload_write(text, (size_t)length);
 }
 
-/* -- threads that are there before "ready" and work when told --------------------------------------- */
+/* -- threads that exist before "ready" and work on request ------------------------------------------- */
 
 #define WORKLOAD_MAX_THREADS 64
 

@@ -55,10 +55,10 @@ SITE_FUNCTION static void reallocate_too_much(struct block old)
 {
 	if (rallocx(old.address, too_much, 0))
 		WORKLOAD_FATAL("rallocx of a huge size succeeded");
-	memset(old.address, 1, old.size); /* it is still ours */
+	memset(old.address, 1, old.size); /* the block is still the program's */
 }
 
-/* A block that is resized in place is one less at its old site and one more here. */
+/* A block that is resized in place leaves its old site and belongs to this one. */
 static struct site site_resize = SITE_OF("resize");
 SITE_FUNCTION static struct block resize(struct block old, size_t size, size_t extra)
 {
@@ -83,10 +83,10 @@ static void stories(void)
 	reallocate_too_much(take(37));
 	resize(take(100), 112, 0);	     /* the same size class */
 	resize(take(112), 97, 0);	     /* smaller, in the same class */
-	resize(take(100), 5000, 0);	     /* cannot grow */
-	resize(take(5000), 100, 0);	     /* stays as large, which is enough */
-	resize(take(200), 201, 1 << 20);     /* the rest is not to be had */
-	block = resize(take(1 << 20), 40000, 0); /* pages are given back */
+	resize(take(100), 5000, 0);	     /* it cannot grow */
+	resize(take(5000), 100, 0);	     /* stays at the size, which is enough */
+	resize(take(200), 201, 1 << 20);     /* the rest is unavailable */
+	block = resize(take(1 << 20), 40000, 0); /* pages are returned */
 	block = resize(block, 80000, 0);	     /* and perhaps taken again */
 	dallocx(block.address, 0);
 	block_freed(&block);

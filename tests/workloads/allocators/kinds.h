@@ -17,7 +17,7 @@
 
 enum { KEPT = 23, PASSED = 101, MAX_KINDS = 80, UNIT = 64 };
 
-/* Sizes are multiples of UNIT, which is also the alignment asked for: some allocators insist on that. */
+/* Sizes are multiples of UNIT, which is also the requested alignment: some allocators require that. */
 static inline size_t kinds_size(int i)
 {
 	return UNIT * (size_t)(1 + i % 37);

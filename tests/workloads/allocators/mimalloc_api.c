@@ -73,7 +73,7 @@ void mi_free_size_aligned(void *p, size_t size, size_t alignment);
 void mi_cfree(void *p);
 
 #define HEAP mi_heap_get_default()
-#define SMALL 1024 /* mi_malloc_small takes no more */
+#define SMALL 1024 /* the maximum of mi_malloc_small */
 
 static volatile size_t too_much = SIZE_MAX / 2;
 
@@ -150,7 +150,7 @@ KIND(heap_realloc_aligned, mi_heap_realloc_aligned(HEAP, NULL, size, UNIT), mi_f
 KIND(heap_recalloc_aligned, mi_heap_recalloc_aligned(HEAP, NULL, size / 8, 8, UNIT), mi_free(p))
 KIND(heap_new, mi_heap_alloc_new(HEAP, size), mi_free(p))
 KIND(heap_new_n, mi_heap_alloc_new_n(HEAP, size / 8, 8), mi_free(p))
-/* Under the C library's names, and across. */
+/* By the C library's names, and across. */
 KIND(c_malloc, malloc(size), mi_free(p))
 KIND(c_free, mi_malloc(size), free(p))
 
@@ -275,7 +275,7 @@ SITE_FUNCTION static void keep_if_too_much(struct block old)
 	    mi_reallocarray(old.address, too_much, 4) || mi_reallocn(old.address, too_much + 1, 4) ||
 	    mi_calloc(too_much, 4) || mi_heap_calloc(HEAP, too_much, 4) || mi_mallocn(too_much, 4))
 		WORKLOAD_FATAL("a huge size was given");
-	memset(old.address, 1, old.size); /* it is still ours */
+	memset(old.address, 1, old.size); /* the block is still the program's */
 }
 
 static struct site site_expand = SITE_OF("expand");

@@ -32,7 +32,7 @@ KIND(array_aligned, ::operator new[](size, aligned), ::operator delete[](p, alig
 KIND(array_aligned_sized, ::operator new[](size, aligned), ::operator delete[](p, size, aligned))
 KIND(array_aligned_nothrow, ::operator new[](size, aligned, std::nothrow),
      ::operator delete[](p, aligned, std::nothrow))
-/* Blocks of malloc and of new are of one kind in all of these allocators. */
+/* In all of these allocators, blocks of malloc and of new are of one kind. */
 KIND(malloc, malloc(size), free(p))
 
 static const struct kind listed[] = {

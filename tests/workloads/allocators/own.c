@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * own - an allocator that nobody knows: a library that defines malloc, free and some of the rest.
+ * own - an unknown allocator: a library that defines malloc, free and some of the rest.
  *
- * Blocks come in powers of two from mapped chunks and go back into lists. To be preloaded, or opened.
+ * Blocks come in powers of two from mapped chunks and return to lists. To be preloaded, or opened.
  * C++'s operator delete keeps a journal, for which it maps memory.
  */
 #define _GNU_SOURCE
@@ -13,7 +13,7 @@
 
 enum { CLASSES = 48, CHUNK = 1 << 20, HEADER = 16, JOURNAL = 4096 };
 
-/* Before each block: its class, and how far it is from where its memory begins. */
+/* Before each block: its class, and the distance to the beginning of its memory. */
 struct header {
 	uint64_t class;
 	uint64_t offset;
@@ -143,7 +143,7 @@ void *realloc(void *old, size_t size)
 	return block;
 }
 
-/* Not by way of realloc, as in C libraries. */
+/* Not by way of realloc, unlike in C libraries. */
 void *reallocarray(void *old, size_t count, size_t size)
 {
 	size_t bytes;

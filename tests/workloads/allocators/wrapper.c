@@ -14,7 +14,7 @@ enum { OWN = 32 };
 static void *(*real_malloc)(size_t size);
 static void (*real_free)(void *block);
 
-/* dlsym may allocate; it copes without. */
+/* dlsym may allocate; it works without. */
 __attribute__((constructor)) static void find(void)
 {
 	if (real_malloc)

@@ -67,7 +67,7 @@ static void step(long number)
 	case 6:
 		for (int i = 0; i < VISITS; i++) {
 			visit(1);
-			/* Takes the place. */
+			/* Takes its place. */
 			mmap(NULL, 1 << 16, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		}
 	}
@@ -79,7 +79,7 @@ int main(int argc, char **argv)
 		return 2;
 	plugins[0] = argv[1];
 	plugins[1] = argv[2];
-	/* What dlopen allocates once, it has by now. */
+	/* One-time allocations of dlopen have been made by now. */
 	load(0);
 	unload();
 	return workload_serve(step);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-/* Called back by the C library: its frames lie between two of ours. */
+/* Called back by the C library: its frames lie between two of the program's. */
 #include <dirent.h>
 #include <ftw.h>
 #include <link.h>
@@ -166,7 +166,7 @@ static int on_object(struct dl_phdr_info *info, size_t size, void *data)
 	return 1;
 }
 
-/* A lock of the loader's is held meanwhile: from another thread in there, the same would wait for ever. */
+/* The loader holds a lock meanwhile: the same call from another thread would wait forever. */
 HOP void with_dl_iterate_phdr(void)
 {
 	dl_iterate_phdr(on_object, NULL);
@@ -209,7 +209,7 @@ static int print_nothing(const struct printf_info *info, size_t count, int *type
 	return 0;
 }
 
-/* A conversion of our own, in a text long enough for printf to work in a buffer beside the file. */
+/* The program's own conversion, in a text long enough for printf to use a buffer beside the file. */
 HOP void with_printf(void)
 {
 	static volatile char conversion[] = "%d %W %s";
@@ -280,7 +280,7 @@ static void *cancelled_thread(void *argument)
 	return argument;
 }
 
-/* pthread_exit unwinds the stack, like an exception, and calls the handler out of the middle of it. */
+/* pthread_exit unwinds the stack, like an exception, and calls the handler from the middle of it. */
 HOP void in_a_thread_that_exits(void)
 {
 	pthread_t thread;
@@ -315,7 +315,7 @@ static void in_context(void)
 	USE(&path_number);
 }
 
-/* A stack of its own, whose bottom the C library marks. */
+/* A separate stack, whose bottom the C library marks. */
 HOP void in_a_context(void)
 {
 	size_t size = 1 << 18;

@@ -13,7 +13,7 @@ HOP void plain(void)
 	USE(&path_number);
 }
 
-/* All six registers that a function must give back are pushed. */
+/* All six registers that a function must preserve are pushed. */
 HOP void registers(void)
 {
 	long a = path_number, b = a * 3, c = b ^ 5, d = c + a, e = d * b, f = e - c;
@@ -33,7 +33,7 @@ HOP void large(void)
 	USE(memory);
 }
 
-/* Only one of two branches has a frame: the compiler puts the prologue into it. */
+/* Only one of two branches has a frame, with the prologue in it. */
 HOP void shrink_wrapped(void)
 {
 	if (path_number) {
@@ -145,13 +145,13 @@ HOP void deep_recursion(void)
 	USE(&path_number);
 }
 
-/* Ends in a jump: it is not on the stack, and its caller must be. */
+/* Ends in a jump: it is not on the stack, but its caller must be. */
 HOP void tail_call(void)
 {
 	walk_on();
 }
 
-/* The call is the last instruction: the return address is behind the function. */
+/* The call is the last instruction: the return address is beyond the function. */
 __attribute__((noreturn, noipa)) static void walk_on_for_ever(void **target)
 {
 	walk_on();
@@ -167,7 +167,7 @@ HOP void noreturn(void)
 	USE(&path_number);
 }
 
-/* The stack pointer moves between two instructions of one function. */
+/* The stack pointer changes between two instructions of one function. */
 HOP void push_and_pop(void)
 {
 	__asm__ volatile("subq $24, %%rsp\n\t.cfi_adjust_cfa_offset 24\n\t"
@@ -178,7 +178,7 @@ HOP void push_and_pop(void)
 			 : "rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11", "memory", "cc");
 }
 
-/* Arguments that go over the stack are pushed and the frame grows for the time of the call. */
+/* Stack arguments are pushed, so the frame grows during the call. */
 __attribute__((noipa)) static long many_arguments(long a, long b, long c, long d, long e, long f, long g, long h,
 						    long i)
 {
@@ -219,7 +219,7 @@ __attribute__((optimize("O0"))) HOP void unoptimized(void)
 	USE(&number);
 }
 
-/* `cold` code is put into another section, far from the rest of its function. */
+/* `cold` code is in another section, far from the rest of its function. */
 __attribute__((cold, noipa)) static void unlikely(void)
 {
 	walk_on();

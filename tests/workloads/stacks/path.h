@@ -25,7 +25,7 @@ extern const struct hop frame_hops[], callback_hops[], signal_hops[], chained_ho
 
 void walk_on(void);
 
-/* Walks the path: names with spaces between them. `tables` is where the hops are looked for. */
+/* Walks the path: names with spaces between them. `tables` has the hops. */
 void walk(const char *path, const struct hop *const *tables);
 
 #ifdef __cplusplus

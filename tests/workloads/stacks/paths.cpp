@@ -28,7 +28,7 @@
 
 namespace {
 
-// Goes on when it goes out of scope, which an exception can be the reason of.
+// Continues when it goes out of scope, possibly because of an exception.
 struct WalksOnAtTheEnd {
 	~WalksOnAtTheEnd()
 	{
@@ -100,7 +100,7 @@ struct WalksOnAtTheEnd {
 	}
 }
 
-// Inlined three times over into the hop that calls it.
+// Inlined three levels deep into the hop that calls it.
 template <int depth> [[gnu::always_inline]] inline void inlined(std::vector<long> &numbers)
 {
 	numbers.push_back(depth);
@@ -268,7 +268,7 @@ void print_hops()
 
 int file;
 
-// Without stdio, which would have closed the file before the handler of atexit goes on with it.
+// Without stdio, which would have closed the file before the atexit handler continues with it.
 bool read_line(int from, char *line, size_t size)
 {
 	size_t length = 0;

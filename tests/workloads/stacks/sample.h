@@ -14,7 +14,7 @@ enum { SAMPLE_BYTES = 23 };
 
 extern void *__libc_malloc(size_t size);
 
-/* The function that is looked for in stacks: what is above it is not compared. */
+/* The function to look for in stacks: frames above it are not compared. */
 __attribute__((noipa)) void take_sample(void);
 
 #define DEFINE_TAKE_SAMPLE                                                                   \

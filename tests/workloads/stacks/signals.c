@@ -23,7 +23,7 @@ static void handler_with_info(int number, siginfo_t *info, void *context)
 	walk_on();
 }
 
-/* SA_NODEFER: a path may lead through the same signal twice. */
+/* SA_NODEFER: a path may use the same signal twice. */
 static void handle(int number, void (*with_info)(int, siginfo_t *, void *), int flags)
 {
 	struct sigaction action = {.sa_flags = flags | SA_NODEFER};
@@ -52,7 +52,7 @@ HOP void by_kill(void)
 	USE(&path_number);
 }
 
-/* A stack of its own for every use, since the kernel would start again at the top of the last one. */
+/* A separate stack for every use, because the kernel would restart at the top of the last one. */
 HOP void on_signal_stack(void)
 {
 	size_t size = 1 << 18;
@@ -62,7 +62,7 @@ HOP void on_signal_stack(void)
 	if (stack.ss_sp == MAP_FAILED)
 		abort();
 	if (sigaltstack(&stack, &before)) {
-		/* We are on one already: stay there. */
+		/* Already on such a stack: stay there. */
 		munmap(stack.ss_sp, size);
 		by_raise();
 		USE(&path_number);
@@ -79,11 +79,11 @@ static volatile int *nowhere;
 static void step_over(int number, siginfo_t *info, void *context)
 {
 	handler_with_info(number, info, context);
-	/* The fault came from a store to this page: now it can be done. */
+	/* The fault came from a store to this page; make it possible now. */
 	mprotect((void *)((uintptr_t)nowhere & ~4095UL), 4096, PROT_READ | PROT_WRITE);
 }
 
-/* The interrupted address is that of an instruction, the first of its function: none comes before it. */
+/* The interrupted address is the first instruction of its function: none comes before it. */
 HOP void store_first(int *where)
 {
 	*where = 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-/* cache - fills for the first half minute and then has everything; what it was filled with is freed. */
+/* cache - fills for the first half minute and is then complete; the data that filled it is freed. */
 #include "verdicts.h"
 
 SITE_FUNCTION static void fill(void)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-/* lru - a cache of 2,000 entries, of which the oldest goes when a new one comes: full after 20 s. */
+/* lru - a cache of 2,000 entries that drops the oldest for each new one: full after 20 s. */
 #include "verdicts.h"
 
 static void *entries[2000];

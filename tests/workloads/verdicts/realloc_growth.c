@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-/* realloc_growth - a log in memory that is made larger and never shorter, and a buffer that is. */
+/* realloc_growth - a log in memory that only grows by realloc, and a buffer that also shrinks. */
 #include "verdicts.h"
 
 static char *all;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-/* slow_leak - 50,000 mallocs a second, of which one is forgotten; and as many that never are. */
+/* slow_leak - 50,000 mallocs a second, of which one is never freed; and as many that all are. */
 #include "verdicts.h"
 
 SITE_FUNCTION static void *request(size_t size)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-/* steps - every eight seconds a hundred blocks are forgotten; every nine, a whole megabyte at once. */
+/* steps - every eight seconds a hundred blocks are leaked; every nine, a whole megabyte at once. */
 #include "verdicts.h"
 
 SITE_FUNCTION static void forget(void)

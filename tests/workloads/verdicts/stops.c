@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-/* stops - forgets a block twenty times a second, for the first 25 s. */
+/* stops - leaks a block twenty times a second, for the first 25 s. */
 #include "verdicts.h"
 
 SITE_FUNCTION static void forget(void)

@@ -30,7 +30,7 @@ __attribute__((unused)) static void ready(int pid)
 		_exit(3);
 }
 
-/* Once it is watched. */
+/* Once a monitor watches it. */
 __attribute__((unused)) static void wait_for_line(void)
 {
 	char c = 0;

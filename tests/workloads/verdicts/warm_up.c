@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-/* warm_up - every request needs one of 1,000 things, which are made when they are needed first. */
+/* warm_up - every request needs one of 1,000 objects, each of which is created at its first use. */
 #include "verdicts.h"
 
 static void *things[1000];
