@@ -1,9 +1,8 @@
-"""prometheus_client, imported without TLS.
+"""prometheus_client, imported without its web server and its push client.
 
-Its web server and its push client import ssl, and with it OpenSSL: 4 MB of the 64 MB that the daemon may have
-resident. bpfleakd uses the metric families, the registry and the text formats only, and speaks HTTPS to
-nobody. So an empty module replaces ssl during the import of prometheus_client, http.client and
-urllib.request.
+They import TLS, HTTP, mail and HTML: 6 MB of the 64 MB that the daemon may have resident. bpfleakd uses the
+metric families, the registry and the text formats only. So while prometheus_client is imported, empty modules
+stand for what these parts need.
 """
 
 from __future__ import annotations
@@ -27,19 +26,23 @@ __all__ = [
 ]
 
 
-class _NoTls(ModuleType):
-    """Every attribute is None, for default arguments and annotations."""
-
-    def __getattr__(self, _name: str) -> None:
-        return None
+_ABSENT = ("ssl", "http.server", "urllib.request", "wsgiref.simple_server")
 
 
-if "ssl" not in sys.modules:
-    sys.modules["ssl"] = _NoTls("ssl")
-    try:
-        importlib.import_module("prometheus_client")
-    finally:
-        del sys.modules["ssl"]
+class _Absent(ModuleType):
+    """Every attribute is `object`: classes derive from some, default arguments name others."""
+
+    def __getattr__(self, _name: str) -> type:
+        return object
+
+
+_stand_ins = {name: _Absent(name) for name in _ABSENT if name not in sys.modules}
+sys.modules.update(_stand_ins)
+try:
+    importlib.import_module("prometheus_client")
+finally:
+    for _name in _stand_ins:
+        del sys.modules[_name]
 
 from prometheus_client import CollectorRegistry, Histogram, ProcessCollector, generate_latest  # noqa: E402
 from prometheus_client.core import (  # noqa: E402

@@ -6,12 +6,15 @@ import subprocess
 import sys
 
 
-def test_the_exporter_loads_no_tls() -> None:
-    """OpenSSL takes 4 MB; and ssl can be imported afterwards."""
+def test_the_exporter_loads_no_tls_and_no_web() -> None:
+    """They take 6 MB; and they can be imported afterwards."""
     script = (
         "import sys; from bpfleakd import lean_imports; import bpfleakd.export.prometheus;"
         "print('ssl' in sys.modules, '_ssl' in sys.modules);"
-        "import ssl; print(ssl.create_default_context().verify_mode)"
+        "print('http.client' in sys.modules, 'email' in sys.modules);"
+        "import ssl; print(ssl.create_default_context().verify_mode);"
+        "import urllib.request, http.server, wsgiref.simple_server;"
+        "print(urllib.request.Request('http://localhost/').type, http.server.HTTPServer.__name__)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["False False", "2"]
+    assert done.stdout.splitlines() == ["False False", "False False", "2", "http HTTPServer"]
