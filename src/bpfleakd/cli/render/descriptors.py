@@ -9,6 +9,7 @@ from rich.text import Text
 from bpfleakd.cli.render.headlines import headline, headline_place
 from bpfleakd.cli.render.sites import VERDICT_STYLES
 from bpfleakd.cli.render.stacks import basename, stack_lines
+from bpfleakd.cli.render.words import fitted
 from bpfleakd.model.report import LeakReport
 from bpfleakd.model.resources import DescriptorSite, DescriptorTotals
 from bpfleakd.printable import printable, shortened
@@ -61,7 +62,7 @@ def _sum(totals: DescriptorTotals) -> str:
 
 
 def _fitted(line: str, width: int | None, style: str = "") -> Text:
-    return Text(line if width is None else shortened(line, width), style)
+    return Text(fitted(line, width), style)
 
 
 def _line(site: DescriptorSite) -> str:

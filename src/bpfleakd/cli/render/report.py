@@ -8,7 +8,6 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from bpfleakd.cli.render.descriptors import descriptor_lines
-from bpfleakd.cli.render.goroutines import goroutine_lines
 from bpfleakd.cli.render.managed import heap_lines
 from bpfleakd.cli.render.oom import oom_lines
 from bpfleakd.cli.render.sites import VERDICT_STYLES, name_widths, site_table, why_lines
@@ -17,6 +16,7 @@ from bpfleakd.cli.render.suppressed import suppressed_lines
 from bpfleakd.cli.render.words import (
     estimated_amount,
     estimated_count,
+    fitted,
     is_estimate,
     loss_lines,
     mode_words,
@@ -26,7 +26,8 @@ from bpfleakd.cli.render.words import (
 )
 from bpfleakd.model.process import GO_PROFILE_MODE, ProcessState, ProcessSummary, TracingMode
 from bpfleakd.model.report import LeakReport, SiteReport
-from bpfleakd.printable import printable, shortened
+from bpfleakd.model.runtimes.goroutines import GoroutineGroup
+from bpfleakd.printable import printable
 from bpfleakd.units import human_duration, human_rate
 
 __all__ = ["process_header", "reports_view", "why_empty"]
@@ -49,17 +50,13 @@ def reports_view(reports: Sequence[LeakReport], *, width: int | None, stacks: in
 def _report_parts(report: LeakReport, width: int | None, stacks: int) -> list[RenderableType]:
     parts: list[RenderableType] = [process_header(report.process)]
     if report.oom:
-        lines = oom_lines(report.oom)
-        parts += [Text(line if width is None else shortened(line, width), "red") for line in lines]
+        parts += [Text(fitted(line, width), "red") for line in oom_lines(report.oom)]
     if report.process_verdict:
-        lines = verdict_lines(report.process_verdict)
-        parts += [Text(line if width is None else shortened(line, width)) for line in lines]
-    parts += [
-        Text(line if width is None else shortened(line, width)) for line in unseen_lines(report.process)
-    ]
-    for line in heap_lines(report.managed, report.types, report.process.notes):
-        parts.append(Text(line if width is None else shortened(line, width)))
-    parts += [Text(line) for line in goroutine_lines(report.goroutines)]
+        parts += [Text(fitted(line, width)) for line in verdict_lines(report.process_verdict)]
+    parts += [Text(fitted(line, width)) for line in unseen_lines(report.process)]
+    heap = heap_lines(report.managed, report.types, report.process.notes)
+    parts += [Text(fitted(line, width)) for line in heap]
+    parts += [Text(line) for line in _goroutine_lines(report.goroutines)]
     parts += [Text(line) for line in resource_lines(report.resources)]
     parts += descriptor_lines(report, width, stacks)
     parts += [Text(line, style="yellow") for line in loss_lines(report.losses)]
@@ -88,6 +85,18 @@ def _report_parts(report: LeakReport, width: int | None, stacks: int) -> list[Re
     if rest:
         parts.append(site_table(rest, names, width, estimates))
     return parts
+
+
+def _goroutine_lines(groups: Sequence[GoroutineGroup]) -> list[str]:
+    """Return the number of goroutines, and where most of them were started; no line without goroutines."""
+    if not groups:
+        return []
+    most = max(groups, key=lambda group: group.count)
+    place = (most.started_at or "").rpartition("/")[2]
+    where = " ".join(word for word in (most.started_in or "?", place) if word)
+    doing = next(iter(most.states), "")
+    total = sum(group.count for group in groups)
+    return [printable(f"{total:,} goroutines, {most.count:,} of them started at {where}: {doing}")]
 
 
 def process_header(process: ProcessSummary) -> Text:

@@ -9,11 +9,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bpfleakd.cli.render.words import readable_function, verdict_lines
+from bpfleakd.cli.render.words import fitted, readable_function, verdict_lines
 from bpfleakd.model.history import StoredHistory, StoredSite
 from bpfleakd.model.stored_report import StoredReportEntry
 from bpfleakd.model.verdict import ProcessVerdict, SiteVerdict
-from bpfleakd.printable import printable, shortened
+from bpfleakd.printable import printable
 from bpfleakd.units import human_bytes, human_duration, human_rate
 
 __all__ = ["analyzed_view", "kept_reports_view"]
@@ -35,7 +35,7 @@ def analyzed_view(
         name = readable_function(site.function) if site.function else "[unknown]"
         lines.append(f"{verdict.verdict:8}{rate:>11} {human_bytes(site.live_bytes):>8} {name}")
         lines.append(f"  {verdict.confidence:.0%} sure: {printable(verdict.reason)}")
-    return Group(*(Text(line if width is None else shortened(line, width)) for line in lines))
+    return Group(*(Text(fitted(line, width)) for line in lines))
 
 
 def kept_reports_view(reports: Sequence[StoredReportEntry]) -> RenderableType:

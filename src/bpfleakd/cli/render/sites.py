@@ -10,7 +10,7 @@ from rich.text import Text
 
 from bpfleakd.cli.render.headlines import headline, headline_place
 from bpfleakd.cli.render.stacks import file_and_offset
-from bpfleakd.cli.render.words import readable_function
+from bpfleakd.cli.render.words import fitted, readable_function
 from bpfleakd.model.report import BlockType, SiteReport
 from bpfleakd.model.verdict import Verdict
 from bpfleakd.printable import printable, shortened
@@ -50,7 +50,7 @@ def why_lines(site: SiteReport, width: int | None) -> list[Text]:
     sure = f"{site.confidence:.0%} sure: " if site.confidence else ""
     line = f"  {sure}{printable(site.reason)}"
     return [
-        Text(line if width is None else shortened(line, width), "dim"),
+        Text(fitted(line, width), "dim"),
         *(Text(f"  {line}", "dim") for line in types_lines(site.types, None if width is None else width - 2)),
     ]
 
@@ -65,7 +65,7 @@ def types_lines(types: Sequence[BlockType], width: int | None) -> list[str]:
         for one in types
     ]
     line = "objects: " + ", ".join(parts)
-    return [line if width is None else shortened(line, width)]
+    return [fitted(line, width)]
 
 
 def site_table(

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from rich.text import Text
 
+from bpfleakd.cli.render.words import fitted
 from bpfleakd.model.report import SuppressedSites
-from bpfleakd.printable import printable, shortened
+from bpfleakd.printable import printable
 from bpfleakd.units import human_bytes
 
 __all__ = ["suppressed_lines"]
@@ -25,4 +26,4 @@ def suppressed_lines(suppressed: Mapping[str, SuppressedSites], width: int | Non
     sites = sum(one.sites for one in suppressed.values())
     size = human_bytes(sum(one.live_bytes for one in suppressed.values()))
     line = f"{sites:,} {'site' if sites == 1 else 'sites'}, {size} suppressed: {names}{more}"
-    return [Text(line if width is None else shortened(line, width), "dim")]
+    return [Text(fitted(line, width), "dim")]

@@ -13,7 +13,7 @@ from bpfleakd.model.losses import LOSS_WORDS
 from bpfleakd.model.process import GO_PROFILE_MODE, ProcessRow, ProcessSummary, TracingMode
 from bpfleakd.model.resources import ResourceUse
 from bpfleakd.model.verdict import ProcessVerdict, Verdict
-from bpfleakd.printable import printable
+from bpfleakd.printable import printable, shortened
 from bpfleakd.units import human_bytes, human_duration, human_rate
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "detached_line",
     "estimated_amount",
     "estimated_count",
+    "fitted",
     "is_estimate",
     "json_text",
     "loss_lines",
@@ -46,6 +47,11 @@ _EVERYDAY_NAMES = (
     ("std::basic_string_view<char, std::char_traits<char> >", "std::string_view"),
     ("std::__cxx11::", "std::"),
 )
+
+
+def fitted(line: str, width: int | None) -> str:
+    """A line for a terminal of this width; None: as wide as it gets."""
+    return line if width is None else shortened(line, width)
 
 
 def readable_function(name: str) -> str:
