@@ -16,9 +16,9 @@ from bpfleakd.elf.symbols import SymbolTable
 from bpfleakd.kernel.probes import points
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.allocators import FUNCTIONS
+from bpfleakd.process.files.process_code import open_code
 from bpfleakd.sandbox.helpers import Helpers
 from bpfleakd.tracing.attaching.discovery import Discovery, ProbedFile
-from bpfleakd.tracing.attaching.process_code import open_code
 
 __all__ = ["main"]
 

@@ -19,9 +19,9 @@ from bpfleakd.kernel.loader import RING_FLAGS, Capacities
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.kernel.pinned_maps import PINNED_MAPS
 from bpfleakd.model.code.python_walk import PythonWalk
+from bpfleakd.process.files.process_code import open_code
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.sandbox.helpers import Helpers
-from bpfleakd.tracing.attaching.process_code import open_code
 from bpfleakd.tracing.unwinding import Unwinding
 from bpfleakd.unwind import table_builder
 from bpfleakd.unwind.table_builder import TableBuilder

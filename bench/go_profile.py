@@ -11,9 +11,9 @@ from functools import partial
 from bench.figures import Benchmark
 from bench.runner import run_alone
 from bench.targets import build_program
+from bpfleakd.process.files.process_code import open_code
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.runtimes.go.program import GoProgram, find_go
-from bpfleakd.tracing.attaching.process_code import open_code
 from bpfleakd.tracing.go.profile import GoProfile
 
 __all__ = ["measure"]
@@ -88,8 +88,7 @@ def _answer(process: subprocess.Popen[str]) -> None:
 
 @contextlib.contextmanager
 def _opened(pid: int) -> Iterator[GoProgram]:
-    code = open_code(pid, read_mappings(pid))
-    program = find_go(pid, code.mappings, code.opened).program
+    program = find_go(open_code(pid, read_mappings(pid))).program
     assert program is not None
     with contextlib.closing(program):
         yield program

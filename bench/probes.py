@@ -13,10 +13,10 @@ from bpfleakd.kernel import bpf
 from bpfleakd.kernel.bpf import AttachType, ProgramType
 from bpfleakd.kernel.probes import points
 from bpfleakd.kernel.probes.links import close_all
+from bpfleakd.process.files.process_code import open_code
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.sandbox.helpers import Helpers
 from bpfleakd.tracing.attaching.discovery import Discovery
-from bpfleakd.tracing.attaching.process_code import open_code
 
 __all__ = ["HeapPoints", "RunTime", "empty_probes", "heap_points", "run_time_counted", "run_time_of"]
 

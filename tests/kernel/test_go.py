@@ -18,11 +18,11 @@ import pytest
 from bench.clean_programs import prometheus
 
 from bpfleakd.model.site import SiteKey
+from bpfleakd.process.files.process_code import open_code
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.runtimes.go.pacer import Pacing
 from bpfleakd.runtimes.go.program import GoProgram, find_go
 from bpfleakd.table.site_table import COUNTERS
-from bpfleakd.tracing.attaching.process_code import open_code
 from bpfleakd.tracing.go.profile import GoProfile
 
 from .daemons import ControlFailed
@@ -130,8 +130,7 @@ def opened() -> Iterator[Callable[[int], GoProgram]]:
     programs: list[GoProgram] = []
 
     def open_one(pid: int) -> GoProgram:
-        code = open_code(pid, read_mappings(pid))
-        program = find_go(pid, code.mappings, code.opened).program
+        program = find_go(open_code(pid, read_mappings(pid))).program
         assert program is not None
         programs.append(program)
         return program

@@ -173,8 +173,6 @@ class Backend:
 
         With `mode` None: INSIDE if a sampler inside the process announces its blocks, else EXACT.
         """
-        if mode is None:
-            mode = TracingMode.INSIDE if self.tracer.has_sampler(pid, wait) else TracingMode.EXACT
         now_ns = time.monotonic_ns()
         return self.queries.row(
             self.supervisor.attach(pid, now_ns, mode, wait, enable_profile=enable_profile)

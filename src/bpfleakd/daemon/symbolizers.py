@@ -7,13 +7,13 @@ from pathlib import PurePosixPath
 from bpfleakd.process.files.debug_search import debug_file_in_root, has_our_root
 from bpfleakd.process.files.mapped_files import open_mapped, open_unchanged
 from bpfleakd.process.files.rooted_open import root_of
+from bpfleakd.process.process import GONE
 from bpfleakd.sandbox.helpers import Helpers
 from bpfleakd.symbols.module_cache import ModuleCache
 from bpfleakd.symbols.name_service import NameService
 from bpfleakd.symbols.perf_map import PerfMap
 from bpfleakd.symbols.symbolizer import Symbolizer
 from bpfleakd.tracing.attaching.attachment import Attachment
-from bpfleakd.tracing.attaching.held_process import GONE
 
 __all__ = ["Symbolizers"]
 

@@ -35,6 +35,11 @@ class ProcessId(Struct, frozen=True, order=True):
     pid: int
     start_ticks: int
 
+    @property
+    def instance(self) -> str:
+        """A text that stands for the process, and for no other with this pid."""
+        return f"{self.pid}@{self.start_ticks}"
+
 
 class ProcessState(StrEnum):
     """The life of a traced process. OOM: the kernel killed it because memory had run out."""

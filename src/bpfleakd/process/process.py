@@ -1,9 +1,11 @@
-"""A process in /proc: its identity, whether it still exists, and whether it may be traced."""
+"""A process in /proc: its identity, and a pidfd, so its pid cannot come to mean another."""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import select
 from pathlib import Path
 
 from msgspec import Struct
@@ -13,26 +15,28 @@ from bpfleakd.model.process import ProcessId
 from bpfleakd.printable import printable
 
 __all__ = [
+    "GONE",
+    "HeldProcess",
     "ProcessInfo",
-    "check_traceable",
     "command_of",
+    "has_ended",
+    "hold",
+    "hold_again",
     "instance_of",
     "is_hosts_init",
     "no_such_process",
     "read_process",
-    "seccomp_kills",
     "thread_commands",
 ]
 
 PROC = Path("/proc")
 
+# Stands for a pidfd: the process has ended, or runs another program.
+GONE = -1
+
 # include/linux/sched.h
 _PF_KTHREAD = 0x0020_0000
 _SECCOMP_MODE_DISABLED = 0
-
-# uretprobes kill a process under seccomp, strict or with a filter: CVE-2025-21834, from Linux 6.11 on, fixed
-# in 6.12.14 and 6.13.3. First fixed release of each affected series; None: never fixed in that series.
-_SECCOMP_KILLS: dict[tuple[int, int], int | None] = {(6, 11): None, (6, 12): 14, (6, 13): 3}
 
 
 class ProcessInfo(Struct, frozen=True):
@@ -59,7 +63,7 @@ def instance_of(pid: int, proc: Path = PROC) -> str:
         stat = (proc / str(pid) / "stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError) as error:
         raise no_such_process(pid) from error
-    return f"{pid}@{int(stat[stat.rindex(b')') + 2 :].split()[19])}"
+    return ProcessId(pid, int(stat[stat.rindex(b")") + 2 :].split()[19])).instance
 
 
 def read_process(pid: int, proc: Path = PROC) -> ProcessInfo:
@@ -90,56 +94,64 @@ def read_process(pid: int, proc: Path = PROC) -> ProcessInfo:
     )
 
 
+class HeldProcess(Struct, frozen=True):
+    """A process as it was when a pidfd was opened of it."""
+
+    info: ProcessInfo
+    pidfd: int
+
+    def has_ended(self) -> bool:
+        """Whether it is gone, with its last thread."""
+        return has_ended(self.pidfd)
+
+    def close(self) -> None:
+        """Close the pidfd."""
+        os.close(self.pidfd)
+
+
+def hold(pid: int) -> HeldProcess:
+    """Open a pidfd of a process, and read it. Raises NoSuchProcess, also for a thread, or KernelError."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError as error:
+        raise no_such_process(pid) from error
+    except OSError as error:
+        # `pid` is a tid: read_process reports its process. ENOENT since Linux 6.16.
+        if error.errno in (errno.EINVAL, errno.ENOENT):
+            read_process(pid)
+        raise errors.KernelError(f"cannot open a pidfd for process {pid}: {error.strerror}") from error
+    try:
+        return HeldProcess(read_process(pid), pidfd)
+    except BaseException:
+        os.close(pidfd)
+        raise
+
+
+def has_ended(pidfd: int) -> bool:
+    """Whether the process of a pidfd is gone, with its last thread: it is readable then."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def hold_again(process: ProcessInfo) -> int:
+    """A pidfd of a process if it is still the same one, or GONE."""
+    try:
+        pidfd = os.pidfd_open(process.id.pid)
+    except OSError:
+        return GONE
+    try:
+        if read_process(process.id.pid).id == process.id:
+            return pidfd
+    except errors.BpfleakdError:
+        pass
+    os.close(pidfd)
+    return GONE
+
+
 def is_hosts_init(pid: int) -> bool:
     """Whether this is the init process of the machine, not of the daemon's container."""
     return pid == 1 and pid_namespace.is_initial()
-
-
-def check_traceable(
-    process: ProcessInfo, own_pid: int, kernel_release: str, *, is_init: bool = False
-) -> None:
-    """Raise TargetRefused, with the reason, if the process must not be traced."""
-    pid = process.id.pid
-    if is_init:
-        raise errors.TargetRefused(
-            f"process {pid} ({process.comm}) is init", "a fault in init would panic the kernel"
-        )
-    if pid == own_pid:
-        raise errors.TargetRefused(
-            f"process {pid} is bpfleakd itself", "the daemon must not record its own malloc"
-        )
-    if process.kernel_thread:
-        raise errors.TargetRefused(
-            f"process {pid} ({process.comm}) is a kernel thread", "it has no user-space memory to leak"
-        )
-    if process.state in "ZX" and process.threads > 1:
-        raise errors.TargetRefused(
-            f"the main thread of process {pid} ({process.comm}) has ended before the others",
-            "its mappings can only be read through its main thread: attach earlier",
-        )
-    if process.state in "ZX":
-        raise errors.TargetRefused(
-            f"process {pid} ({process.comm}) is a zombie",
-            "its memory is already free; its parent has not reaped it yet",
-        )
-    if process.seccomp_filtered and seccomp_kills(kernel_release):
-        raise errors.TargetRefused(
-            f"process {pid} ({process.comm}) runs under seccomp, and return probes kill such a "
-            f"process on Linux {kernel_release} (CVE-2025-21834)",
-            "update the kernel to 6.12.14, 6.13.3 or later",
-        )
-
-
-def seccomp_kills(kernel_release: str) -> bool:
-    """Whether return probes kill a process under seccomp on this kernel."""
-    match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", kernel_release)
-    if not match:
-        return False
-    major, minor, patch = (int(number or 0) for number in match.groups())
-    if (major, minor) not in _SECCOMP_KILLS:
-        return False
-    fixed_in = _SECCOMP_KILLS[major, minor]
-    return fixed_in is None or patch < fixed_in
 
 
 def command_of(pid: int, proc: Path = PROC) -> str:

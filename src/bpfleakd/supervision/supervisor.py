@@ -164,22 +164,25 @@ class Supervisor:
         self,
         pid: int,
         now_ns: int,
-        mode: TracingMode = TracingMode.EXACT,
+        mode: TracingMode | None = None,
         wait: AttachWait = UNHURRIED,
         *,
         enable_profile: bool = False,
     ) -> TracedProcess:
-        """Trace a process at a user's request. Raises the errors of Tracer.start."""
+        """Trace a process at a user's request. Raises the errors of Tracer.start.
+
+        `mode` None: INSIDE where a sampler inside the process announces its blocks, else EXACT.
+        """
         self._tracer.still_traced(pid)
-        request = TracingRequest(mode, MANUAL, enable_profile=enable_profile)
-        traced = self._tracer.start(pid, request, wait=wait)
+        request = TracingRequest(mode or TracingMode.EXACT, MANUAL, enable_profile=enable_profile)
+        traced = self._tracer.start(pid, request, wait=wait, prefer_inside=mode is None)
         self._take_in(now_ns)
         stat = self._processes.stat(pid)
         if stat is not None:
             process = self._identified(self._known.get(pid) or self._appeared(pid, stat.parent_pid), stat)
             self._reconciler.watch_no_more(process)
             process.begin_anew()
-            process.manual_mode = mode
+            process.manual_mode = traced.request.mode
             process.be(SupervisionState.TRACED)
         return traced
 

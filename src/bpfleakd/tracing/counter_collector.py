@@ -20,7 +20,7 @@ from bpfleakd.model.site import SiteKey
 from bpfleakd.runtimes.go.program import find_more_go
 from bpfleakd.table.site_table import COUNTERS
 from bpfleakd.tracing.attaching.attach import Attacher
-from bpfleakd.tracing.attaching.process_code import not_yet
+from bpfleakd.tracing.attaching.code_reader import not_yet
 from bpfleakd.tracing.reading_budget import ReadingBudget
 from bpfleakd.tracing.recorded_state import RecordedState
 from bpfleakd.tracing.traced_process import TracedProcess
@@ -161,8 +161,8 @@ class CounterCollector:
         if traced.is_gone or self._maps.process(traced.pid).state is not RecordingState.RECORDING:
             return
         try:
-            code = self._attacher.read_code(traced.pid)
-            go = find_more_go(traced.pid, code.mappings, code.opened, traced.attachment.go)
+            code = self._attacher.read_code(traced.attachment)
+            go = find_more_go(code, traced.attachment.go)
         except errors.NoSuchProcess:
             # It has just ended, which the next tick notices.
             return

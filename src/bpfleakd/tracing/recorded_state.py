@@ -23,11 +23,11 @@ from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.process import TracingMode, TracingRequest
 from bpfleakd.model.site import SiteKey
 from bpfleakd.process.mappings import read_mappings
+from bpfleakd.process.process import GONE
 from bpfleakd.table.site_table import SiteTable
 from bpfleakd.tracing.address_space.address_maps import AddressMaps
 from bpfleakd.tracing.address_space.feed import AddressSpaceFeed
 from bpfleakd.tracing.attaching.attachment import Attachment
-from bpfleakd.tracing.attaching.held_process import GONE
 from bpfleakd.tracing.checkpoint import read_checkpoint, write_if_possible
 from bpfleakd.tracing.go.profile import is_gos_memory
 from bpfleakd.tracing.judging.history_checkpoint import HistoryCheckpoints, restored_history

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -34,6 +33,7 @@ from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.model.verdict import ProcessVerdict
 from bpfleakd.printable import printable
 from bpfleakd.process.mappings import read_mappings
+from bpfleakd.process.process import GONE, has_ended
 from bpfleakd.runtimes.go.program import FoundGo
 from bpfleakd.symbols.symbolizer import LOSS_REASONS as NAMING_LOSS_REASONS
 from bpfleakd.symbols.symbolizer import Symbolizer
@@ -43,7 +43,6 @@ from bpfleakd.table.census import SiteCensus, take_census
 from bpfleakd.table.site_table import SiteTable
 from bpfleakd.tracing.allocator_functions import AllocatorFunctions
 from bpfleakd.tracing.attaching.attachment import Attachment
-from bpfleakd.tracing.attaching.held_process import GONE
 from bpfleakd.tracing.descriptor_sites import DescriptorSites
 from bpfleakd.tracing.go.goroutines import GoroutineWatch
 from bpfleakd.tracing.go.profile import GoProfile, without_guesses
@@ -254,11 +253,7 @@ class TracedProcess:
 
     def has_ended(self) -> bool:
         """Whether the process has ended with its last thread (its pidfd is then readable)."""
-        if self.is_gone:
-            return True
-        poll = select.poll()
-        poll.register(self.attachment.pidfd, select.POLLIN)
-        return bool(poll.poll(0))
+        return self.is_gone or has_ended(self.attachment.pidfd)
 
     def has_other_stack(self) -> bool:
         """Whether the main thread's stack has another end than at the attach: the process has called exec."""

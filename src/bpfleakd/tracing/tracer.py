@@ -13,7 +13,7 @@ from bpfleakd.analysis.suppressions import Suppressions
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.kernel.pins import ProcessPins
-from bpfleakd.model.process import ProcessId, ProcessLabels, ProcessState, TracingRequest
+from bpfleakd.model.process import ProcessId, ProcessLabels, ProcessState, TracingMode, TracingRequest
 from bpfleakd.process.identity import read_labels
 from bpfleakd.symbols.symbolizer import Symbolizer
 from bpfleakd.tracing.address_space.address_maps import AddressMaps
@@ -101,10 +101,12 @@ class Tracer:
         expected: ProcessId | None = None,
         wait: AttachWait = UNHURRIED,
         begun_anew: int = 0,
+        prefer_inside: bool = False,
     ) -> TracedProcess:
         """Start tracing a process, if it is the `expected` one, as requested.
 
-        `begun_anew` is how often its earlier records were lost. A request without labels gets the current
+        `begun_anew` is how often its earlier records were lost. `prefer_inside`: by a sampler inside the
+        process if one announces its blocks, whatever the mode. A request without labels gets the current
         labels of the process. Raises AlreadyAttached, also for a process that has ended since the last tick
         (`still_traced` checks), and the errors of Attacher.attach.
         """
@@ -114,7 +116,11 @@ class Tracer:
             raise errors.AlreadyAttached(f"process {pid} is being traced already", "`bpfleakctl ps` shows it")
         if request.labels == ProcessLabels():
             request = replace(request, labels=read_labels(pid))
-        attachment = self._attacher.attach(pid, request, expected=expected, wait=wait)
+        attachment = self._attacher.attach(
+            pid, request, expected=expected, wait=wait, prefer_inside=prefer_inside
+        )
+        if prefer_inside and attachment.is_inside:
+            request = replace(request, mode=TracingMode.INSIDE)
         # Heap first: linking the system calls takes time.
         self._state.watch_address_spaces(True)
         since = self._state.begin(attachment, request, begun_anew)
@@ -210,16 +216,6 @@ class Tracer:
     def view(self, traced: TracedProcess) -> ProcessView:
         """The data on a process that queries may use."""
         return ProcessView(traced, self._maps, self._state.address_maps, self.clock_ns)
-
-    def has_sampler(self, pid: int, wait: AttachWait = UNHURRIED) -> bool:
-        """Whether a sampler inside a process announces its blocks; see Attacher.has_sampler.
-
-        False for a process without memory: the attach reports why.
-        """
-        try:
-            return self._attacher.has_sampler(pid, wait)
-        except errors.NoSuchProcess:
-            return False
 
     def request_of(self, pid: int) -> TracingRequest | None:
         """How a process is traced; None if it is not traced."""
@@ -322,8 +318,7 @@ class Tracer:
         except BaseException:
             self._state.forget(pins.id.pid)
             if attachment is not None:
-                if attachment.go.program is not None:
-                    attachment.go.program.close()
+                attachment.go.close()
                 self._attacher.release(attachment)
             self._attacher.discard(pins)
             raise

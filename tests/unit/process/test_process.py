@@ -14,13 +14,12 @@ from bpfleakd import errors
 from bpfleakd.model.process import ProcessId
 from bpfleakd.process.process import (
     ProcessInfo,
-    check_traceable,
     command_of,
     is_hosts_init,
     read_process,
-    seccomp_kills,
     thread_commands,
 )
+from bpfleakd.tracing.attaching.refusals import check_traceable, seccomp_kills
 
 from ..elf.building import compiled
 from .proc_files import a_process

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from bpfleakd.process.files.program_file import program_of
+from bpfleakd.process.files.process_code import program_of
 
 
 def test_it_is_what_stat_says() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -62,6 +63,7 @@ class World:
         self.requests: dict[int, TracingRequest] = {}
         self.ended: list[int] = []
         self.silent: set[int] = set()
+        self.samplers: set[int] = set()
         self.watched: dict[ProcessId, Decision] = {}
         self.wanted: list[Action] = []
         self.news: list[tuple[str, ProcessId]] = []
@@ -119,7 +121,8 @@ class World:
         *,
         expected: ProcessId | None = None,
         wait: AttachWait = UNHURRIED,
-    ) -> None:
+        prefer_inside: bool = False,
+    ) -> SimpleNamespace:
         process = self.processes.get(pid)
         if process is None or expected not in (None, process.id):
             raise errors.NoSuchProcess(f"no {pid}")
@@ -127,8 +130,11 @@ class World:
             raise self.refusals[process.comm]
         assert not self._is_traced(pid), "attached twice"
         self.traced[pid] = (process.id, process.comm)
-        self.requests[pid] = request
         self.attached.append(pid)
+        if prefer_inside and pid in self.samplers:
+            request = replace(request, mode=TracingMode.INSIDE)
+        self.requests[pid] = request
+        return SimpleNamespace(request=request)
 
     def detach(self, pid: int) -> None:
         if pid not in self.traced:
@@ -461,6 +467,16 @@ def test_attached_manually_is_traced_whatever_the_policy_says(world):
     world.exec(23, "off-too")
     world.pass_time()
     assert (world.state(23), world.traced) == ("off", {})
+
+
+@pytest.mark.parametrize("mode", [None, TracingMode.EXACT])
+def test_attached_manually_without_a_mode(world, mode):
+    """A sampler inside the process is used, unless the user wants another mode."""
+    world.fork(23, "off")
+    world.samplers.add(23)
+    traced = world.supervisor.attach(23, world.now_ns, mode)
+    (process,) = (process for process in world.supervisor.known() if process.pid == 23)
+    assert traced.request.mode == process.mode == (mode or TracingMode.INSIDE)
 
 
 def test_news_that_are_older_than_an_attach_by_a_user_change_nothing(world):

@@ -21,12 +21,12 @@ from bpfleakd.model.code.probe import FunctionRole, ProbedFunction
 from bpfleakd.model.code.stack import Frame, FrameKind, NamedStack, RawStack, Stack, StackEnd
 from bpfleakd.model.process import ProcessId, TracingRequest
 from bpfleakd.model.site import SiteKey
+from bpfleakd.process.files.process_code import ProcessCode
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.process import ProcessInfo, read_process
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.tracing.attaching.attach import AttachWait
 from bpfleakd.tracing.attaching.attachment import Attachment, LinkedFile
-from bpfleakd.tracing.attaching.process_code import ProcessCode
 from bpfleakd.tracing.traced_process import TracedProcess, TracedSince
 
 __all__ = [
@@ -297,6 +297,7 @@ class FakeAttacher:
         *,
         expected: ProcessId | None,
         wait: AttachWait,
+        prefer_inside: bool,
     ) -> Attachment:
         if pid in self.refused:
             raise errors.NoAllocator(f"process {pid} has none")
@@ -306,7 +307,8 @@ class FakeAttacher:
         attachment = an_attachment(pid, pidfd=os.pidfd_open(pid), start_ticks=start_ticks)
         return replace(attachment, mappings=self.mappings.get(pid, ()))
 
-    def read_code(self, pid: int) -> ProcessCode:
+    def read_code(self, attachment: Attachment) -> ProcessCode:
+        pid = attachment.process.id.pid
         if pid in self.unreadable:
             raise self.unreadable[pid]
         return ProcessCode(pid, str(pid), read_mappings(pid), {})

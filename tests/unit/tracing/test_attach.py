@@ -19,11 +19,11 @@ from bpfleakd.kernel.probes.points import FunctionProbe, SearchedFile, WantedFun
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.code.probe import FunctionRole
 from bpfleakd.model.process import ProcessId, TracingRequest
+from bpfleakd.process.files.process_code import ProcessCode, open_code
+from bpfleakd.process.process import GONE
 from bpfleakd.sandbox.helpers import Helpers
 from bpfleakd.tracing.attaching.attach import Attacher
 from bpfleakd.tracing.attaching.discovery import Discovery
-from bpfleakd.tracing.attaching.held_process import GONE
-from bpfleakd.tracing.attaching.process_code import ProcessCode, open_code
 
 from ..elf.building import compiled
 from ..helping import helpers
@@ -292,7 +292,7 @@ class TestFollow:
         """Most libraries hold no allocator."""
         attachment = attacher.attach(pid, EXACT)
         kernel.steps.clear()
-        assert attacher.follow(attachment, attacher.read_code(pid)) == attachment
+        assert attacher.follow(attachment, attacher.read_code(attachment)) == attachment
         assert kernel.steps == []
         attacher.stop(attachment)
 

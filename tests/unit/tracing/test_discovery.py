@@ -11,12 +11,12 @@ import pytest
 from bpfleakd.kernel.probes.points import FunctionProbe, SearchedFile, WantedFunction, search_file
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.code.probe import FunctionRole
+from bpfleakd.process.files import process_code
+from bpfleakd.process.files.process_code import open_code
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.sandbox.helpers import Helpers
-from bpfleakd.tracing.attaching import process_code
 from bpfleakd.tracing.attaching.discovery import Discovery
 from bpfleakd.tracing.attaching.probed_file import ProbedFile
-from bpfleakd.tracing.attaching.process_code import open_code
 
 from ..elf.building import compiled, objcopy, output_of
 from ..helping import helpers

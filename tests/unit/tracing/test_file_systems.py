@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from bpfleakd import errors
 from bpfleakd.process.mappings import parse_mappings
-from bpfleakd.tracing.attaching.file_systems import FileSystems
+from bpfleakd.tracing.attaching.code_reader import FileSystems
 
 LOCAL, REMOTE = os.makedev(8, 1), os.makedev(0, 0x2A)
 (CODE,) = parse_mappings("1000-2000 r-xp 00000000 00:2a 23 /far/program")

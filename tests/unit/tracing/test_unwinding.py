@@ -16,8 +16,8 @@ from bpfleakd.elf.image import ElfImage
 from bpfleakd.kernel.abi import UNWIND_SHARD_WORDS
 from bpfleakd.kernel.unwind_tables.store import UnwindStore
 from bpfleakd.model.code.mapping import Mapping
+from bpfleakd.process.files.process_code import open_code
 from bpfleakd.process.mappings import read_mappings
-from bpfleakd.tracing.attaching.process_code import open_code
 from bpfleakd.tracing.unwinding import Unwinding
 from bpfleakd.unwind.build import table_of
 from bpfleakd.unwind.rules import GAP, RESERVED_RULES, CfaKind, UnwindRule

@@ -20,7 +20,7 @@ import contextlib
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +28,6 @@ from bpfleakd.errors import BadElf
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.files.file_copies import copy_of_slow_file, is_slow, sealed_copy
 from bpfleakd.process.files.local_devices import LocalDevices, device_number
-from bpfleakd.process.files.program_file import program_of
 from bpfleakd.process.files.rooted_open import open_below, reopen_regular, root_of
 from bpfleakd.process.files.slow_files import SlowFiles
 from bpfleakd.process.mappings import mapped_by_address
@@ -41,7 +40,6 @@ __all__ = [
     "open_mapped",
     "open_mapped_waiting",
     "open_of_root",
-    "open_program",
     "open_unchanged",
     "rest",
 ]
@@ -210,17 +208,6 @@ _slow_files = SlowFiles(_copied)
 def rest() -> None:
     """Close files of slow file systems that nobody has requested recently."""
     _slow_files.rest()
-
-
-def open_program(pid: int, mappings: Iterable[Mapping], owner: str) -> OpenedFile | None:
-    """Open the executable of a process; None if the process maps no code of it. Raises OSError."""
-    program = program_of(pid)
-    for mapping in mappings:
-        if mapping.executable and mapping.inode == program[1]:
-            opened = open_mapped(pid, mapping, owner)
-            if opened.key[:2] == program:
-                return opened
-    return None
 
 
 def open_unchanged(mapping: Mapping, owner: str) -> OpenedFile:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -20,7 +19,8 @@ from bpfleakd.elf.image import ElfImage
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.code.method import Method
 from bpfleakd.printable import printable
-from bpfleakd.process.files.mapped_files import FileKey, OpenedFile, open_program
+from bpfleakd.process.files.mapped_files import FileKey
+from bpfleakd.process.files.process_code import CodeFile, ProcessCode
 from bpfleakd.runtimes.go.goroutines import Goroutines
 from bpfleakd.runtimes.go.heap_profile import BUCKETS_MAX, GoHeapProfile
 from bpfleakd.runtimes.go.memory import ProcessMemory
@@ -29,7 +29,7 @@ from bpfleakd.runtimes.go.variables import Variables, find_variables
 from bpfleakd.symbols.bounded_cache import BoundedCache
 from bpfleakd.symbols.go.code import GoCode, read_go_code
 
-__all__ = ["FoundGo", "GoModule", "GoProgram", "MappedFile", "find_go", "find_more_go"]
+__all__ = ["FoundGo", "GoModule", "GoProgram", "find_go", "find_more_go"]
 
 _BUCKETS_CHECKED, _STACKS_CHECKED = 1000, 100
 # A stack may begin in C code, or in code generated at run time.
@@ -40,8 +40,6 @@ _LIBRARY_START = "_rt0_amd64_linux_lib"
 _PLUGINS_MAX = _LIBRARIES_MAX = 64
 _FILES_MAX = 4096
 
-MappedFile: TypeAlias = tuple[Mapping, OpenedFile]
-"""An executable mapping of a file, and the open file."""
 _of_others: BoundedCache[FileKey, bool] = BoundedCache(_FILES_MAX)
 
 
@@ -151,16 +149,26 @@ class FoundGo(Struct, frozen=True):
     program: GoProgram | None = None
     unread: tuple[str, ...] = ()
 
+    @property
+    def is_programs(self) -> bool:
+        """Whether the program itself is Go's: then it needs no other allocator."""
+        return self.program is not None and not self.program.is_library
 
-def find_go(pid: int, mappings: Sequence[Mapping], files: Iterable[MappedFile]) -> FoundGo:
-    """Find the Go code that a process has mapped; `files` are those whose code it executes.
+    def close(self) -> None:
+        """Close what is open."""
+        if self.program is not None:
+            self.program.close()
+
+
+def find_go(code: ProcessCode) -> FoundGo:
+    """Find the Go code that a process has mapped.
 
     Raises TargetRefused for an unsupported Go program, NoSuchProcess or AccessDenied.
     """
-    program = _go_program(pid, mappings)
+    program = _go_program(code)
     found = FoundGo(program)
     try:
-        found = find_more_go(pid, mappings, files, found)
+        found = find_more_go(code, found)
         if found.program is not None:
             _check(found.program)
         return found
@@ -171,21 +179,19 @@ def find_go(pid: int, mappings: Sequence[Mapping], files: Iterable[MappedFile]) 
             raise
         if program is None:
             return _with_unread(replace(found, program=None), f"a Go heap is not visible: {error.message}")
-        raise _refused(pid, error.message) from error
+        raise _refused(code.pid, error.message) from error
 
 
-def find_more_go(
-    pid: int, mappings: Sequence[Mapping], files: Iterable[MappedFile], found: FoundGo
-) -> FoundGo:
-    """Add libraries of Go code among these files to what was found.
+def find_more_go(code: ProcessCode, found: FoundGo) -> FoundGo:
+    """Add libraries of Go code that a process has mapped to what was found.
 
     Raises NoSuchProcess, or NotYet if the process keeps its readers waiting.
     """
     known = {module.inode for module in found.program.modules} if found.program is not None else set()
-    for mapping, image in islice(_go_libraries(files, known), _LIBRARIES_MAX):
+    for inode, image in islice(_go_libraries(code.files.values(), known), _LIBRARIES_MAX):
         try:
             like = found.program.main.code if found.program is not None else None
-            found = _with_library(pid, found, _module(image, mapping.inode, mappings, like))
+            found = _with_library(code.pid, found, _module(image, inode, code.mappings, like))
         except (errors.BadElf, errors.AccessDenied, OSError) as error:
             reason = str(error) if isinstance(error, OSError) else error.message
             found = _with_unread(found, f"a Go heap is not visible: {reason}")
@@ -232,38 +238,41 @@ def _refused(pid: int, reason: str) -> errors.TargetRefused:
     return errors.TargetRefused(f"process {pid} is an unsupported Go program: {reason}", _INSTEAD)
 
 
-def _go_libraries(files: Iterable[MappedFile], known: Collection[int]) -> Iterator[tuple[Mapping, ElfImage]]:
-    """Yield the files with Go code, each opened permanently, except those of `known` inodes."""
-    for mapping, file in files:
-        if mapping.inode in known or _of_others.get(file.key):
+def _go_libraries(files: Iterable[CodeFile], known: Collection[int]) -> Iterator[tuple[int, ElfImage]]:
+    """Yield the files with Go code and their inodes, each opened permanently, except `known` inodes."""
+    for code in files:
+        file, inode = code.file, code.mapping.inode
+        if inode in known or _of_others.get(file.key):
             continue
         try:
             image = ElfImage.open(file.descriptor)
         except (errors.BadElf, OSError):
             continue
         if image.is_go:
-            yield mapping, image
+            yield inode, image
         else:
             image.close()
             _of_others.put(file.key, True)
 
 
-def _go_program(pid: int, mappings: Sequence[Mapping]) -> GoProgram | None:
+def _go_program(code: ProcessCode) -> GoProgram | None:
     """The executable of a process if it is a Go program; else None. Raises the errors of find_go."""
+    pid, program = code.pid, code.program
+    if program is None and code.lacks_program:
+        if code.unanswered:
+            raise errors.NotYet(f"the program of process {pid} is still being read")
+        raise errors.NoSuchProcess(f"process {pid} has ended, or has no executable file")
+    if program is None:
+        return None
     try:
-        file = open_program(pid, mappings, str(pid))
-        image = ElfImage.open(file.descriptor) if file is not None else None
-    except TimeoutError as error:
-        raise errors.NotYet(f"the program of process {pid} is still being read") from error
+        image = ElfImage.open(program.file.descriptor)
     except OSError as error:
         raise errors.NoSuchProcess(f"process {pid} has ended, or has no executable file") from error
-    if file is None or image is None:
-        return None
     try:
         if not image.is_go:
             image.close()
             return None
-        return _with_variables(_module(image, file.key.inode, mappings), pid)
+        return _with_variables(_module(image, program.mapping.inode, code.mappings), pid)
     except (errors.BadElf, OSError) as error:
         image.close()
         raise _refused(pid, error.message if isinstance(error, errors.BadElf) else str(error)) from error

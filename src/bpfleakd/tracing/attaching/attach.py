@@ -1,7 +1,10 @@
 """From a pid to probes in that process.
 
-The order matters, and a failed step undoes all previous ones:
-  1. The process is identified and held by a pidfd, so its pid cannot come to mean another.
+`hold` finds out who has a pid, later steps take what it found, and the code reader checks that the pid still
+refers to it. `Attacher.attach` is the table of contents. The order matters, and a failed step undoes all
+previous ones:
+  1. The process is identified, held by a pidfd, so its pid cannot come to mean another, and checked; its code
+     is opened and searched. Nothing is in the kernel yet.
   2. Its tables are created; the recording is stopped.
   3. The probes are linked, while the unwind tables of its files are built. Probes that are already linked see
      calls and record nothing.
@@ -17,6 +20,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 import structlog
 from msgspec import Struct
@@ -31,8 +35,9 @@ from bpfleakd.kernel.probes.links import Linker, SampledPoint, close_all
 from bpfleakd.kernel.probes.operands import packed_operands
 from bpfleakd.model.process import ProcessId, TracingMode, TracingRequest
 from bpfleakd.process.files import mapped_files
+from bpfleakd.process.files.process_code import ProcessCode, open_code
 from bpfleakd.process.mappings import read_mappings
-from bpfleakd.process.process import ProcessInfo, check_traceable, is_hosts_init, read_process
+from bpfleakd.process.process import GONE, HeldProcess, hold, hold_again
 from bpfleakd.runtimes.go.program import FoundGo, find_go
 from bpfleakd.tracing.attaching.attachment import (
     Attachment,
@@ -43,12 +48,18 @@ from bpfleakd.tracing.attaching.attachment import (
     refuse_without_breakpoints,
     write_attachment,
 )
+from bpfleakd.tracing.attaching.code_reader import ProcessCodeReader
 from bpfleakd.tracing.attaching.discovery import SEARCH_WAIT_S, Discovery
-from bpfleakd.tracing.attaching.held_process import GONE, has_ended, hold, hold_again
 from bpfleakd.tracing.attaching.inside import has_sampler, part_of, parts_of
 from bpfleakd.tracing.attaching.probed_file import ProbedFile
-from bpfleakd.tracing.attaching.process_code import ProcessCode, ProcessCodeReader, open_code
-from bpfleakd.tracing.attaching.refusals import link_error, log_refused, no_allocator
+from bpfleakd.tracing.attaching.refusals import (
+    link_error,
+    log_refused,
+    refuse,
+    refuse_if_ended,
+    refuse_without_allocator,
+    unmounted,
+)
 from bpfleakd.tracing.checkpoint import write_request
 from bpfleakd.tracing.go.profile_switch import turn_off_profile
 from bpfleakd.tracing.sampling import SAMPLED_LIVE_BLOCKS
@@ -86,10 +97,10 @@ UNHURRIED = AttachWait(SEARCH_WAIT_S)
 class _Making(Struct, frozen=True):
     """An attachment before the first link."""
 
-    process: ProcessInfo
-    pidfd: int
+    process: HeldProcess
     code: ProcessCode
     files: Sequence[ProbedFile]
+    go: FoundGo
     request: TracingRequest
 
 
@@ -129,43 +140,38 @@ class Attacher:
         *,
         expected: ProcessId | None = None,
         wait: AttachWait = UNHURRIED,
+        prefer_inside: bool = False,
     ) -> Attachment:
         """Start recording process `pid`, if it is the `expected` one, with the requested capacity.
+
+        `prefer_inside`: by a sampler inside it if one announces its blocks, whatever the mode.
 
         Raises NotYet if its files take longer to read than `wait` allows; then call it again. Raises
         NoSuchProcess, TargetRefused, NoAllocator, BadElf, AccessDenied, CapacityError, TablesFull or
         KernelError, and then leaves nothing behind.
         """
-        if unmounted := self._unmounted():
-            raise unmounted
+        if error := unmounted(self._pins):
+            raise error
         due_s = time.monotonic() + wait.wait_s
-        pidfd = hold(pid)
-        try:
-            process = read_process(pid)
-            if expected is not None and process.id != expected:
-                raise errors.NoSuchProcess(f"process {pid} has exited and its PID was reused")
-            check_traceable(process, os.getpid(), os.uname().release, is_init=is_hosts_init(pid))
-            code = self._reader.code_of(pid)
-            go = find_go(pid, code.mappings, code.opened)
-            is_gos = go.program is not None and not go.program.is_library
-            try:
-                files = self._probed_files(process, code, request.mode, wait.wait_s, needed=not is_gos)
-                if wait.for_tables and not self._unwinding.build_ahead(code, _left_s(due_s)):
-                    raise errors.NotYet(f"the unwind tables of process {pid} are still being built")
-                room = request.live_blocks or self._live_blocks
-                if request.mode is TracingMode.SAMPLED or any(file.sampled for file in files):
-                    room = min(room, SAMPLED_LIVE_BLOCKS)
-                if has_ended(pidfd):
-                    raise errors.NoSuchProcess(f"process {pid} has ended meanwhile")
-                making = _Making(process, pidfd, code, files, request)
-                return replace(self._link_all(making, room, due_s), go=go)
-            except BaseException:
-                if go.program is not None:
-                    go.program.close()
-                raise
-        except BaseException:
-            os.close(pidfd)
-            raise
+        with ExitStack() as undo:
+            process = hold(pid)
+            undo.callback(process.close)
+            refuse(process.info, expected)
+            code = self._reader.code_of(process.info.id)
+            go = find_go(code)
+            undo.callback(go.close)
+            found = self._discovery.files(code, wait_s=wait.wait_s)
+            log_refused(pid, found)
+            if prefer_inside and has_sampler(found):
+                request = replace(request, mode=TracingMode.INSIDE)
+            files = parts_of(found, request.mode)
+            refuse_without_allocator(process.info, code, found, files, is_needed=not go.is_programs)
+            if wait.for_tables:
+                self._build_tables(code, due_s)
+            refuse_if_ended(process)
+            attachment = self._link_all(_Making(process, code, files, go, request), due_s)
+            undo.pop_all()
+            return attachment
 
     def adopt(self, pins: ProcessPins) -> Attachment:
         """Continue with a process that an earlier daemon attached to.
@@ -191,20 +197,20 @@ class Attacher:
         try:
             self._verify_links(attachment, opened)
             if pidfd != GONE:
-                attachment = replace(attachment, go=self._files_again(pid))
+                attachment = replace(attachment, go=self._files_again(kept.process.id))
         except BaseException:
             self.release(attachment)
             raise
         return attachment
 
-    def _files_again(self, pid: int) -> FoundGo:
+    def _files_again(self, process: ProcessId) -> FoundGo:
         """Unwind a process that was attached to before; returns its Go code if it is alive."""
         try:
-            code = self._reader.code_of(pid, _ADOPT_WAIT_S)
+            code = self._reader.code_of(process, _ADOPT_WAIT_S)
             self._unwinding.follow(code, wait_s=0.0)
-            return find_go(pid, code.mappings, code.opened)
+            return find_go(code)
         except errors.BpfleakdError as error:
-            log.info("files.not-adopted", pid=pid, reason=error.message)
+            log.info("files.not-adopted", pid=process.pid, reason=error.message)
             return FoundGo()
 
     def _verify_links(self, attachment: Attachment, opened: dict[int, list[int]]) -> None:
@@ -273,9 +279,10 @@ class Attacher:
             log.info("allocator.followed", pid=pid, path=module, probes=len(file.points) + len(file.sampled))
         return attachment
 
-    def read_code(self, pid: int) -> ProcessCode:
-        """The current code of a process, for `follow`; raises the errors of CodeReader.code_so_far."""
-        return self._reader.code_so_far(pid)
+    def read_code(self, attachment: Attachment) -> ProcessCode:
+        """The current code of a process, for `follow`; raises the errors of
+        ProcessCodeReader.code_so_far."""
+        return self._reader.code_so_far(attachment.process.id)
 
     def stop(self, attachment: Attachment) -> None:
         """Stop recording and remove the breakpoints; the tables can still be read."""
@@ -292,43 +299,20 @@ class Attacher:
         """Drop the tables of a stopped process."""
         self._clear(attachment.process.id.pid, attachment.pins)
 
-    def has_sampler(self, pid: int, wait: AttachWait = UNHURRIED) -> bool:
-        """Whether a sampler inside a process announces its blocks. Raises the errors of Discovery.files."""
-        return has_sampler(self._discovery.files(self._reader.code_of(pid), wait_s=wait.wait_s))
+    def _build_tables(self, code: ProcessCode, due_s: float) -> None:
+        if not self._unwinding.build_ahead(code, _left_s(due_s)):
+            raise errors.NotYet(f"the unwind tables of process {code.pid} are still being built")
 
-    def _probed_files(
-        self,
-        process: ProcessInfo,
-        code: ProcessCode,
-        mode: TracingMode,
-        wait_s: float,
-        *,
-        needed: bool,
-    ) -> list[ProbedFile]:
-        """The files to probe, with an allocator if one is `needed`.
-
-        Raises NoAllocator with the refusals, and the errors of Discovery.files.
-        """
-        files = self._discovery.files(code, wait_s=wait_s)
-        log_refused(process.id.pid, files)
-        parts = parts_of(files, mode)
-        if needed and not any(file.has_allocator or file.sampled for file in parts):
-            raise no_allocator(process, files, code)
-        return parts
+    def _room(self, making: _Making) -> int:
+        """The maximum of recorded blocks."""
+        room = making.request.live_blocks or self._live_blocks
+        is_sampled = making.request.mode is TracingMode.SAMPLED or any(file.sampled for file in making.files)
+        return min(room, SAMPLED_LIVE_BLOCKS) if is_sampled else room
 
     def _clear(self, pid: int, pins: ProcessPins) -> None:
         self._unwinding.release(pid)
         self._maps.remove_process(pid)
         pins.remove()
-
-    def _unmounted(self) -> errors.KernelError | None:
-        """The error if the pins' file system is gone; None if it exists."""
-        if self._pins.is_mounted:
-            return None
-        return errors.KernelError(
-            f"{self._pins.directory} is gone: the bpf file system was unmounted, or the pins were removed",
-            "mount it (mount -t bpf bpf /sys/fs/bpf), and restart the daemon: systemctl restart bpfleakd",
-        )
 
     def _link(self, file: ProbedFile, pid: int) -> list[int]:
         slot, links = self._maps.slot_of(pid), list[int]()
@@ -353,24 +337,33 @@ class Attacher:
                 raise
         return links
 
-    def _link_all(self, making: _Making, live_blocks: int, due_s: float) -> Attachment:
-        process, code, files = making.process, making.code, making.files
+    def _link_all(self, making: _Making, due_s: float) -> Attachment:
+        """Make its tables, link its probes, and register all of it; nothing is left of it if that fails."""
+        process, code = making.process.info, making.code
         pid = process.id.pid
         links: list[int] = []
         linked: list[LinkedFile] = []
         pins = self._pins.process(process.id)
-        self._maps.add_process(pid, live_blocks)
+        self._maps.add_process(pid, self._room(making))
         try:
             pins.make()
             self._unwinding.begin(code)
             self._maps.code.begin(pid, code.mappings)
-            for number, file in enumerate(files):
+            for number, file in enumerate(making.files):
                 to_file = self._link(file, pid)
                 links += to_file
                 pins.stage_links(number, to_file)
                 linked.append(linked_file(file, number, to_file))
             self._unwinding.finish(pid, _left_s(due_s))
-            attachment = Attachment(process, making.pidfd, tuple(links), code.mappings, tuple(linked), pins)
+            attachment = Attachment(
+                process,
+                making.process.pidfd,
+                tuple(links),
+                code.mappings,
+                tuple(linked),
+                pins,
+                making.go,
+            )
             write_request(pins, making.request)
             write_attachment(attachment)
             for to_commit in linked:
@@ -386,7 +379,7 @@ class Attacher:
             self._linker.forget(pid)
             self._clear(pid, pins)
             if isinstance(error, OSError):
-                raise self._unmounted() or link_error(pid, error) from error
+                raise unmounted(self._pins) or link_error(pid, error) from error
             raise
         return attachment
 

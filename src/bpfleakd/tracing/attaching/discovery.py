@@ -38,11 +38,11 @@ from bpfleakd.model.code.probe import FunctionRole
 from bpfleakd.process.allocators import FUNCTIONS, OPERATORS_NEW, SIGNS, TELLING_NAMES
 from bpfleakd.process.files.debug_search import debug_file_for_all, debug_file_in_root, has_our_root
 from bpfleakd.process.files.mapped_files import FileContent, FileKey, OpenedFile
+from bpfleakd.process.files.process_code import CodeFile, ProcessCode
 from bpfleakd.process.files.rooted_open import root_of
 from bpfleakd.sandbox.helpers import HelperFailed, Helpers
 from bpfleakd.symbols.bounded_cache import BoundedCache
 from bpfleakd.tracing.attaching.probed_file import ProbedFile, probed_file
-from bpfleakd.tracing.attaching.process_code import CodeFile, ProcessCode
 from bpfleakd.tracing.background import Background
 
 __all__ = ["SEARCH_WAIT_S", "Discovery"]

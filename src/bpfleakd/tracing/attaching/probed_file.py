@@ -12,7 +12,7 @@ from bpfleakd.kernel.probes.points import FunctionProbe
 from bpfleakd.model.code.probe import FunctionRole, ProbedFunction
 from bpfleakd.process.allocators import identify
 from bpfleakd.process.files.mapped_files import FileKey, OpenedFile
-from bpfleakd.tracing.attaching.process_code import CodeFile
+from bpfleakd.process.files.process_code import CodeFile
 
 __all__ = ["ProbedFile", "SamplerProbe", "probed_file"]
 

@@ -17,11 +17,11 @@ from msgspec import Struct
 
 from bpfleakd import errors
 from bpfleakd.kernel.pins import ProcessPins
+from bpfleakd.process.files.process_code import open_code
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.process import read_process
 from bpfleakd.runtimes.go.memory import ProcessMemory
 from bpfleakd.runtimes.go.program import find_go
-from bpfleakd.tracing.attaching.process_code import open_code
 from bpfleakd.tracing.checkpoint import read_checkpoint, write_checkpoint
 
 __all__ = ["RATE_BYTES", "turn_off_profile", "turn_on_profile"]
@@ -103,8 +103,7 @@ def _rate_address(pins: ProcessPins) -> int | None:
     Raises NoSuchProcess.
     """
     pid = pins.id.pid
-    code = open_code(pid, read_mappings(pid))
-    program = find_go(pid, code.mappings, code.opened).program
+    program = find_go(open_code(pid, read_mappings(pid))).program
     if read_process(pid).id != pins.id:
         if program is not None:
             program.close()

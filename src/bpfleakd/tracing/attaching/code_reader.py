@@ -1,4 +1,4 @@
-"""Checks, outside of the tracing loop, whether the file systems of a process' files answer.
+"""Reads the code of processes; does not wait for file systems that do not answer.
 
 A server that is gone (NFS), or that refuses to answer (FUSE), blocks a process that opens one of its files in
 the kernel, where only SIGKILL ends it. So before the loop opens a file of a process for the first time, a
@@ -20,19 +20,57 @@ from collections.abc import Callable, Iterable, Sequence
 
 from bpfleakd import errors
 from bpfleakd.model.code.mapping import Mapping
+from bpfleakd.model.process import ProcessId
 from bpfleakd.process.files.local_devices import LocalDevices, device_number
 from bpfleakd.process.files.mapped_files import open_mapped_waiting
+from bpfleakd.process.files.process_code import ProcessCode, open_code
+from bpfleakd.process.mappings import read_mappings
+from bpfleakd.process.process import instance_of
 from bpfleakd.symbols.bounded_cache import BoundedCache
 from bpfleakd.tracing.background import Background
 
-__all__ = ["WAIT_S", "FileSystems"]
+__all__ = ["FileSystems", "ProcessCodeReader", "not_yet"]
 
 _THREADS_MAX = 16
 _ANSWERS_MAX = 4096
 # The loop's time for one process; a file system that answered before does so within a millisecond.
-WAIT_S = 0.05
+_WAIT_S = 0.05
 # An attach is repeated within less.
 _GOOD_FOR_S = 60.0
+_PAUSE_S = 0.005
+
+
+class ProcessCodeReader:
+    """Reads the code of processes; used from the tracing thread."""
+
+    def __init__(self) -> None:
+        self._file_systems = FileSystems()
+
+    def code_of(self, process: ProcessId, wait_s: float = _WAIT_S) -> ProcessCode:
+        """The current code of a process.
+
+        Raises NoSuchProcess, AccessDenied, or NotYet if a file system does not answer within `wait_s`.
+        """
+        due_s = time.monotonic() + wait_s
+        while (code := self.code_so_far(process, wait_s)).unanswered:
+            if time.monotonic() >= due_s:
+                raise not_yet(code)
+            time.sleep(_PAUSE_S)
+        return code
+
+    def code_so_far(self, process: ProcessId, wait_s: float = _WAIT_S) -> ProcessCode:
+        """The same without the files that are still being read: see `unanswered`."""
+        pid, owner = process.pid, process.instance
+        mappings = read_mappings(pid)
+        if instance_of(pid) != owner:
+            raise errors.NoSuchProcess(f"process {pid} has exited and its PID was reused")
+        self._file_systems.expect_answers(pid, owner, mappings, wait_s)
+        return open_code(pid, mappings, owner)
+
+
+def not_yet(code: ProcessCode) -> errors.NotYet:
+    """The error to raise if an answer is needed."""
+    return errors.NotYet(f"{code.unanswered} is still being read, or its file system does not answer")
 
 
 class FileSystems:
@@ -50,7 +88,7 @@ class FileSystems:
         self._lock = threading.Lock()
 
     def expect_answers(
-        self, pid: int, owner: str, mappings: Iterable[Mapping], wait_s: float = WAIT_S
+        self, pid: int, owner: str, mappings: Iterable[Mapping], wait_s: float = _WAIT_S
     ) -> None:
         """Wait until every file system of the files whose code a process executes has answered.
 
