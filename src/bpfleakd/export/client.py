@@ -40,6 +40,10 @@ _stand_ins = {name: _Absent(name) for name in _ABSENT if name not in sys.modules
 sys.modules.update(_stand_ins)
 try:
     importlib.import_module("prometheus_client")
+except (ImportError, AttributeError, TypeError):
+    # A version that needs more of these modules is imported whole, below.
+    for _name in [name for name in sys.modules if name.partition(".")[0] == "prometheus_client"]:
+        del sys.modules[_name]
 finally:
     for _name in _stand_ins:
         del sys.modules[_name]
