@@ -138,7 +138,7 @@ class Reporter:
             named = view.name([site.key for site in ranked])
             if suppressions is None:
                 break
-            if not suppressions.look_at((site.row, site.key.kind, named[site.key]) for site in ranked):
+            if not suppressions.look_at((site.row, named[site.key]) for site in ranked):
                 break
         if limit is not None:
             others = self._rest_of(traced, ranked, named, suppressions)

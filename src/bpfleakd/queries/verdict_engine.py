@@ -209,4 +209,4 @@ class VerdictEngine(TracingObserver):
         wanted = [*rows, *used[order[:_LOOKED_AT]].tolist()]
         keys = table.keys
         named = view.name(keys[row] for row in wanted)
-        return suppressions.look_at((row, keys[row].kind, named[keys[row]]) for row in wanted)
+        return suppressions.look_at((row, named[keys[row]]) for row in wanted)

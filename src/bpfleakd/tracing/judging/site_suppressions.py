@@ -4,7 +4,7 @@ Rules:
   - Naming a site takes time. So a site is checked before it is shown, or before it makes its process a
     leaking one; the largest of the others are checked a few at a time: the count is a lower bound.
   - A site whose names may still change (those of a JIT come late) is checked again when it is shown again.
-  - Mapped files are not leaks, and so never suppressed.
+  - Mapped files are in no total, so suppressed ones count as call sites without bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from bpfleakd.analysis.suppressions import NO_SUPPRESSIONS, Suppressions
 from bpfleakd.model.code.stack import Frame, NamedStack
 from bpfleakd.model.report import SuppressedSites
-from bpfleakd.model.site import AllocationKind
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 
 __all__ = ["SiteSuppressions"]
@@ -34,16 +33,14 @@ class SiteSuppressions:
         # Pattern and fingerprint of each suppressed row.
         self._found: dict[int, tuple[str, str]] = {}
 
-    def look_at(self, sites: Iterable[tuple[int, AllocationKind, NamedStack]]) -> bool:
+    def look_at(self, sites: Iterable[tuple[int, NamedStack]]) -> bool:
         """Check rows with their names; returns whether one of them is newly suppressed."""
         found_before = len(self._found)
-        for row, kind, named in sites:
+        for row, named in sites:
             self._lengthen(row + 1)
             if self._states[row] in (_SHOWN, _SUPPRESSED) or named.stack.pending:
                 continue
-            pattern = None
-            if kind is not AllocationKind.FILE:
-                pattern = self._suppressions.match(named.stack.frames)
+            pattern = self._suppressions.match(named.stack.frames)
             if pattern is not None:
                 self._found[row] = pattern, named.fingerprint
                 self._states[row] = _SUPPRESSED
@@ -80,7 +77,8 @@ class SiteSuppressions:
     def sums(self, table: SiteTable) -> dict[str, SuppressedSites]:
         """By pattern: the number of call sites, and their live memory."""
         counters = table.columns()
-        live_bytes = counters[:, COUNTERS.index("live_bytes")]
+        live_bytes = counters[:, COUNTERS.index("live_bytes")].copy()
+        live_bytes[table.file_rows] = 0
         live_count = counters[:, COUNTERS.index("live_count")]
         sites: dict[str, set[str]] = {}
         sums: dict[str, tuple[int, int]] = {}
