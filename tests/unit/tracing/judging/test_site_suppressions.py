@@ -80,7 +80,7 @@ def test_a_name_that_comes_late() -> None:
 def test_a_row_of_another_site_is_looked_at_again() -> None:
     """The site that had it was suppressed, and is in no sum any more."""
     suppressions = SiteSuppressions(parse_suppressions("leak:^f1$", "mine"))
-    site = 0, AllocationKind.HEAP, named("f1", "heap-1")
+    site = 0, named("f1", "heap-1")
     assert suppressions.look_at([site])
 
     suppressions.forget(np.array([0]))
