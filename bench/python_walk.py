@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from bench.beside import BesidePrograms
 from bench.figures import Benchmark
-from bench.probes import HeapPoints, heap_points
+from bench.probes import heap_points
 from bench.runner import run_alone
 from bench.targets import Target, build_program, own_libc
 from bpfleakd.model.code.python_walk import PythonWalk
@@ -57,6 +57,8 @@ def measure(short: bool) -> Benchmark:
     more = [a - b for a, b in zip(cost[_PYTHON], cost[_NO_PYTHON], strict=True)]
     name = f"{_FRAMES} Python frames, more than the same walk without"
     benchmark.demand(name, _MORE_NS, benchmark.add(name, "ns", more), "ns")
+    more = [a - b for a, b in zip(cost[_RECURSION], cost[_NO_RECURSION], strict=True)]
+    benchmark.add(f"{_FRAMES} frames of three functions, more than the same walk without", "ns", more)
     ratios = [a / b for a, b in zip(cost[_NATIVE], cost[_NATIVE_WITHOUT], strict=True)]
     name = "pair of a native program, of the one with a walker without Python"
     benchmark.demand(name, _NATIVE_RATIO, benchmark.add(name, "", ratios), "")
@@ -70,6 +72,8 @@ def measure(short: bool) -> Benchmark:
 
 _PYTHON = f"pair of a Python program, walked with {_FRAMES} Python frames"
 _NO_PYTHON = "pair of a Python program, walked without"
+_RECURSION = f"pair of a Python program, walked with {_FRAMES} frames of three functions"
+_NO_RECURSION = "pair of the same, walked without"
 _NATIVE = "pair of a native program"
 _NATIVE_WITHOUT = "pair of a native program, with a walker without Python"
 
@@ -85,23 +89,28 @@ class _Bench:
         libc = stack.enter_context(own_libc())
         self._python = Target([_INTERPRETER, _PROGRAM], libc)
         stack.callback(self._python.close)
+        self._recursion = Target([_INTERPRETER, _PROGRAM, "recursion"], libc)
+        stack.callback(self._recursion.close)
         self._native = Target([build_program("depth_tables"), _NATIVE_CALLS], libc)
         stack.callback(self._native.close)
-        self._walk = _walk_of(self._python.pid)
+        # By pid.
+        self._walks = {target.pid: _walk_of(target.pid) for target in (self._python, self._recursion)}
         self._whole = BesidePrograms(stack, "walk.bpf.c", (_WALK,))
         self._without = BesidePrograms(stack, "walk.bpf.c", (_WALK,), _WITHOUT_PYTHON)
-        self._whole.follow(self._python.pid)
+        for pid in self._walks:
+            self._whole.follow(pid)
         for programs in (self._whole, self._without):
             programs.follow(self._native.pid)
         self._points = heap_points(self._native.pid)
 
     def check_depths(self) -> None:
         """Check that all stacks are whole, and that the Python ones have this many frames more."""
-        self.depths = self._python_depth(self._walk), self._python_depth(replace(self._walk, loops=()))
-        # They replace one frame, that of the evaluation loop.
-        more = self.depths[0] - self.depths[1]
-        if more not in (_FRAMES - 1, _FRAMES):
-            raise RuntimeError(f"the stack has {more} frames more with those of Python")
+        for target in (self._recursion, self._python):
+            self.depths = self._depth_with(target), self._depth_without(target)
+            # They replace one frame, that of the evaluation loop.
+            more = self.depths[0] - self.depths[1]
+            if more not in (_FRAMES - 1, _FRAMES):
+                raise RuntimeError(f"the stack has {more} frames more with those of Python")
         for programs in (self._whole, self._without):
             with programs.attached(_WALK, self._points, self._native.pid):
                 self._native.step(100)
@@ -110,29 +119,41 @@ class _Bench:
 
     def take_turn(self) -> None:
         """One sample of everything."""
-        for name, walk in ((_PYTHON, self._walk), (_NO_PYTHON, replace(self._walk, loops=()))):
-            self._whole.set_python(self._python.pid, walk)
-            self._take(name, self._whole, self._python, self._points)
+        for target, name, name_without in (
+            (self._python, _PYTHON, _NO_PYTHON),
+            (self._recursion, _RECURSION, _NO_RECURSION),
+        ):
+            walk = self._walks[target.pid]
+            self._whole.set_python(target.pid, walk)
+            self._take(name, self._whole, target)
+            self._whole.set_python(target.pid, replace(walk, loops=()))
+            self._take(name_without, self._whole, target)
         for name, programs in ((_NATIVE, self._whole), (_NATIVE_WITHOUT, self._without)):
-            self._take(name, programs, self._native, self._points)
+            self._take(name, programs, self._native)
 
-    def _python_depth(self, walk: PythonWalk) -> int:
-        self._whole.set_python(self._python.pid, walk)
-        with self._whole.attached(_WALK, self._points, self._python.pid):
-            self._python.step(100)
-            step = threading.Thread(target=self._python.step, args=(_CHECKED_ROUNDS,))
+    def _depth_with(self, target: Target) -> int:
+        return self._depth(target, self._walks[target.pid])
+
+    def _depth_without(self, target: Target) -> int:
+        return self._depth(target, replace(self._walks[target.pid], loops=()))
+
+    def _depth(self, target: Target, walk: PythonWalk) -> int:
+        self._whole.set_python(target.pid, walk)
+        with self._whole.attached(_WALK, self._points, target.pid):
+            target.step(100)
+            step = threading.Thread(target=target.step, args=(_CHECKED_ROUNDS,))
             step.start()
             seen = []
             # The program also allocates before and after its loop.
             while step.is_alive():
-                seen.append(self._whole.last_stack(self._python.pid))
+                seen.append(self._whole.last_stack(target.pid))
         depth, end = statistics.mode(seen)
         if end:
             raise RuntimeError(f"the stack of the Python program ends after {depth} frames: {end}")
         return depth
 
-    def _take(self, name: str, programs: BesidePrograms, target: Target, points: HeapPoints) -> None:
-        with programs.attached(_WALK, points, target.pid):
+    def _take(self, name: str, programs: BesidePrograms, target: Target) -> None:
+        with programs.attached(_WALK, self._points, target.pid):
             self.cost[name].append(statistics.median(target.ns_per_round(self._span_s, repeats=3)))
 
 

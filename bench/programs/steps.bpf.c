@@ -103,7 +103,7 @@ int step_walk(struct pt_regs *ctx)
 		return 0;
 	begin_walk(thread, PT_REGS_IP(ctx), ctx);
 	walk_on(thread, &process->python, mappings_of(slot));
-	end_walk(thread);
+	end_walk(process, thread);
 	return 0;
 }
 

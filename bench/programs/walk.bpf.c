@@ -23,12 +23,14 @@ int bench_walk(struct pt_regs *ctx)
 	struct process *process;
 	u32 slot;
 
+	if (!heap_may_run(ctx))
+		return 0;
 	process = linked_process(bpf_get_attach_cookie(ctx), id, &slot);
 	if (!process || !thread)
 		return 0;
 	begin_walk(thread, PT_REGS_IP(ctx), ctx);
 	walk_on(thread, &process->python, mappings_of(slot));
-	end_walk(thread);
+	end_walk(process, thread);
 	return 0;
 }
 
