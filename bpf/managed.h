@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Frames of a runtime's own code, where the daemon has said so (struct unwind_rule): they keep a frame pointer, and in
- * the frame a pointer to the object that says which function it is of. That goes into the stack behind the frame's
- * address, so that different functions that share code, as all do that are interpreted, are different stacks. The
- * daemon gives it a name later.
+ * Frames of code that a runtime generated, where the daemon has said so (struct unwind_rule). They keep a frame
+ * pointer, and the frame has a pointer to the object that identifies its function. All interpreted functions share
+ * code, so the object goes into the stack behind the frame's address: different functions are then different stacks.
+ * The daemon names it later.
  *
- * A collector may move objects and give their memory to others: so the word also has bits of a hash of what the object
- * holds. What cannot be read, or is not tagged as it should be, is left out, and the frame has its address alone.
+ * A garbage collector may move objects and reuse their memory, so the word also has bits of a hash of what the object
+ * contains. If something cannot be read or is not tagged as expected, the frame has its address alone.
  *
- * All that is read lies in the walk's own memory, and both words come by the same way into the stack: so the verifier
- * has few ways to follow.
+ * What is read goes into the memory of the walk, not into locals, and both words enter the stack by the same way, so
+ * the verifier has few paths to follow.
  */
 
 /* V8 tags pointers to its objects with the lowest bit. */
 #define TAG 1
 
-/* Go to the caller, and have what the frame is of recorded next. */
+/* Go to the caller, and record next what identifies the function of the frame. */
 static __always_inline int step_from_managed(struct walk_scratch *scratch, volatile struct walk_state *walk,
 					     u32 rule_number)
 {
@@ -25,13 +25,13 @@ static __always_inline int step_from_managed(struct walk_scratch *scratch, volat
 	return step_by_frame_pointer(scratch, walk);
 }
 
-/* Read `bytes` bytes of the process into a word of the walk's; returns whether that failed. */
+/* Read `bytes` bytes of the process into a word of the walk; returns whether that failed. */
 static __always_inline bool read_managed(volatile struct walk_state *walk, u32 word, u32 bytes, u64 address)
 {
 	return read_user((void *)&walk->managed.words[word], bytes, (void *)address);
 }
 
-/* The next word of the last frame; 0: there is none. */
+/* The next word of the last frame; 0 if there is none. */
 static __always_inline u64 take_managed(volatile struct walk_state *walk)
 {
 	u64 frame = walk->managed.frame, tags;
@@ -51,7 +51,7 @@ static __always_inline u64 take_managed(volatile struct walk_state *walk)
 	    words[2] > frame)
 		walk->sp = words[2];
 	/*
-	 * Above its function a JavaScript frame has a context, and any other the kind of the frame, which has no tag.
+	 * Above the function, a JavaScript frame has a context; any other frame has its kind there, without a tag.
 	 */
 	tags = rule->cfa_kind == CFA_MANAGED_TAGGED ? TAG : 0;
 	if (read_managed(walk, 0, 2 * sizeof(u64), frame + rule->cfa_offset) || (words[0] & words[1] & tags) != tags)

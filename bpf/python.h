@@ -1,28 +1,32 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Python frames: in place of each native frame of CPython's evaluation loop, the Python frames that it runs.
+ * Python frames. The walk records them in place of the native frames of CPython's evaluation loop, which runs them.
  *
- * From the thread's state a list of frames leads from the newest to the oldest; one evaluation loop runs a part
- * of it (enum python_entry says where that ends). Native frames of the interpreter itself between two loops are
- * left out, as in Python's own tracebacks; those of extensions stay.
+ * The state of a thread leads to a list of its frames, newest first. One evaluation loop runs some of them, a *run*;
+ * enum python_entry says where a run ends. Between two loops, native frames of the interpreter are left out, as in
+ * Python's own tracebacks. Native frames of extensions stay.
  *
- * The thread is told by its id, not by who holds the interpreter's lock: code that has let go of it allocates too.
- * The state found is remembered with the thread, and holds as long as it has the same thread id and its interpreter
- * is the only one. A thread has a state in each interpreter that it has run: those with frames are taken one after the
- * other, the newest interpreter first, since the list begins with it and the older one called it.
+ * The state is found by the thread's id, not by who holds the interpreter's lock, because code without the lock
+ * allocates too. It is remembered with the thread. It is still right if it has the same thread id and its interpreter
+ * is still the only one. A thread has a state in each interpreter that it has run. The walk takes those that have
+ * frames one after the other, newest interpreter first: the list of interpreters begins with it, and an older one
+ * called it.
  *
- * Each call does one thing, a state of the list or a frame, so that the walk's own loop bounds all of it. Whatever
- * cannot be read, or is not of the type `code`, ends the Python frames of this walk, and the native ones go on.
+ * Each call does one step (a state of the list, or a frame), so the loop of the walk bounds all of this. If something
+ * cannot be read or is not a code object, this walk takes no more Python frames and continues with native ones.
+ *
+ * Nearly all of what it costs is reads of user memory. A read into a map takes the kernel 30 ns more than one into the
+ * program's stack, because it checks the destination (CONFIG_HARDENED_USERCOPY).
  */
 
-/* A program with more threads is given up: its later ones have native frames only. */
+/* The search for a thread's state ends after so many; the thread then has native frames only. */
 #define PYTHON_STATES_MAX 512
 
 /* What the walk is to do next. */
 enum {
-	NATIVE_WORD,	/* take the native frame, and go to its caller */
-	NATIVE_REPLACED,	/* go to the caller: Python frames stand for this one */
-	PYTHON_WORD,	/* take *word */
+	NATIVE_WORD,	/* record the native frame, and go to its caller */
+	NATIVE_REPLACED,	/* go to the caller: Python frames stand for this frame */
+	PYTHON_WORD,	/* record *word */
 	PYTHON_SEARCHES,	/* ask again */
 };
 
@@ -39,7 +43,7 @@ static __always_inline void begin_python(struct thread *thread, volatile struct 
 	walk->python.frame = 0;
 	walk->python.check = 0;
 	walk->python.rejoin_depth = 0;
-	/* 0: the list of frames has not been looked for yet. */
+	/* 0: the walk has met no evaluation loop yet. */
 	walk->python.states_seen = 0;
 }
 
@@ -97,7 +101,7 @@ static __always_inline void enter_frames(struct python *python, volatile struct 
 	walk->python.phase = frame ? PYTHON_RUN : PYTHON_GIVEN_UP;
 }
 
-/* An evaluation loop is the next native frame: find the thread's state, or go on with its frames. */
+/* The next native frame is an evaluation loop: look for the thread's state, or continue with its frames. */
 static __always_inline void enter_loop(struct thread *thread, struct python *python,
 				       volatile struct walk_state *walk)
 {
@@ -107,7 +111,7 @@ static __always_inline void enter_loop(struct thread *thread, struct python *pyt
 		walk->python.run_depth = 0;
 		walk->python.phase = walk->python.frame ? PYTHON_RUN : PYTHON_GIVEN_UP;
 		if (!walk->python.frame && walk->python.interpreter) {
-			/* The loop is that of another interpreter. */
+			/* The loop belongs to another interpreter. */
 			walk->python.state = read_python_word(walk->python.state + python->thread_next);
 			walk->python.phase = PYTHON_SEARCH;
 		}
@@ -127,7 +131,7 @@ static __always_inline void enter_loop(struct thread *thread, struct python *pyt
 	walk->python.phase = PYTHON_SEARCH;
 }
 
-/* Remember the state of the thread, and its interpreter if there is no other: then it is the first and the last one. */
+/* Remember the state of the thread. Remember its interpreter if it is the only one: the first, with none behind it. */
 static __always_inline void note_state(struct thread *thread, struct python *python, u64 interpreter, u64 state,
 				       u64 thread_id)
 {
@@ -167,8 +171,9 @@ static __always_inline void search_state(struct thread *thread, struct python *p
 }
 
 /*
- * Have the `bytes` bytes of a frame in the copy. Most frames lie one below the other (from 3.11 on), so what is below in
- * the same page is copied at once: it is there, and costs little more.
+ * Have the `bytes` bytes of a frame in the copy. From 3.11 on, the frames lie on a stack that grows upwards, so what is
+ * below a frame is its callers'. As far as it is in the same page, it is mapped, and is copied with it: that costs
+ * little more than a word.
  */
 static __always_inline bool copy_frame(struct walk_scratch *scratch, u64 frame, u32 bytes)
 {
@@ -183,7 +188,7 @@ static __always_inline bool copy_frame(struct walk_scratch *scratch, u64 frame, 
 	return false;
 }
 
-/* A word of the frame at `frame`, which is in the copy. */
+/* A word of the frame at `frame`, which the copy has. */
 static __always_inline u64 frame_word(struct walk_scratch *scratch, u64 frame, u32 offset)
 {
 	u64 distance = frame + offset - scratch->python_copy_address;
@@ -196,14 +201,14 @@ static __always_inline u32 frame_byte(struct walk_scratch *scratch, u64 frame, u
 	return frame_word(scratch, frame, offset) >> ((offset & 7) * 8) & 0xff;
 }
 
-/* How far the instruction is into the bytecode, in units of two bytes. */
+/* The place of the current instruction in the bytecode, in units of two bytes. */
 static __always_inline u64 unit_of(struct walk_scratch *scratch, struct python *python, u64 frame, u64 code)
 {
 	u64 at = frame_word(scratch, frame, python->frame_instruction);
 
 	if (python->instruction_kind == INSTRUCTION_POINTER) {
 		at -= code + python->code_adaptive;
-		/* Until 3.12 it is the instruction before, when the first is still to come. */
+		/* Until 3.12, it points before the first instruction if that has not begun. */
 		at = (s64)at < 0 ? 0 : at >> 1;
 	} else {
 		at = python->instruction_kind == INSTRUCTION_BYTES ? (u32)at >> 1 : (u32)at;
@@ -211,7 +216,7 @@ static __always_inline u64 unit_of(struct walk_scratch *scratch, struct python *
 	return at < (1 << PYTHON_UNIT_BITS) - 1 ? at : (1 << PYTHON_UNIT_BITS) - 1;
 }
 
-/* The run of one loop is over. Where it had no frame of its own, the native one stays. */
+/* The run of an evaluation loop is over. If it had no Python frame, its native frame stays. */
 static __always_inline int end_run(volatile struct walk_state *walk, u32 phase)
 {
 	walk->python.phase = phase;
@@ -227,7 +232,7 @@ static __always_inline u64 code_word(struct walk_scratch *scratch, u32 offset)
 	return scratch->python_code[forget(scratch, offset >> 3) & (PYTHON_CODE_WORDS - 1)];
 }
 
-/* Fold the code object just read into the stack's checks; returns the bits for the frame's word. */
+/* Fold the code object just read into the hashes of the stack; returns the bits for the frame's word. */
 static __always_inline u64 note_code(struct thread *thread, struct python *python,
 				     volatile struct walk_state *walk)
 {
@@ -246,7 +251,7 @@ static __always_inline u64 note_code(struct thread *thread, struct python *pytho
 	return check >> (64 - PYTHON_CHECK_BITS);
 }
 
-/* Take a frame of the run; *word is what stands for it. */
+/* Take a frame of the run. *word is its word in the stack. */
 static __always_inline int take_python_frame(struct thread *thread, struct python *python,
 					     volatile struct walk_state *walk, u64 *word)
 {
@@ -260,7 +265,7 @@ static __always_inline int take_python_frame(struct thread *thread, struct pytho
 	if (python->entry_kind == ENTRY_OWNER && frame_byte(scratch, frame, python->frame_entry) >= 3)
 		return end_run(walk, PYTHON_NATIVE);
 
-	/* The low bits are tags, since 3.14. */
+	/* Since 3.14, the low bits are tags. */
 	code = frame_word(scratch, frame, python->frame_code) & ~7ULL;
 	if (read_user(scratch->python_code, PYTHON_CODE_BYTES, (void *)code) ||
 	    scratch->python_code[1] != python->code_type)
@@ -279,7 +284,7 @@ static __always_inline int take_python_frame(struct thread *thread, struct pytho
 	return PYTHON_WORD;
 }
 
-/* Whether the next frame of the walk is a Python one. */
+/* What the walk is to do next; with PYTHON_WORD, *word is the frame. */
 static __always_inline int next_is_python(struct thread *thread, struct python *python,
 					  volatile struct walk_state *walk, u64 *word)
 {
@@ -298,7 +303,7 @@ static __always_inline int next_is_python(struct thread *thread, struct python *
 			enter_loop(thread, python, walk);
 			return PYTHON_SEARCHES;
 		}
-		/* Code of others between two loops is kept, and with it all around it. */
+		/* Code of others between two loops stays in the stack, and with it all frames around it. */
 		if (walk->ip - python->text_start >= python->text_end - python->text_start)
 			walk->python.rejoin_depth = 0;
 	}

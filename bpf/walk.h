@@ -2,18 +2,19 @@
 /*
  * The stack walker: from the registers at a point in the program to the list of its callers.
  *
- * tests/unit/unwind/reference_walk.py is the same in Python, and says the rules; tests compare the two with each
- * other and with gdb. Three registers are carried: ip, sp, bp. How to get from one frame to the next is
- * said by the unwind tables, which the daemon makes of the files' call frame information. Code without
- * (made at run time, or assembled by hand) is taken to keep bp as a frame pointer.
+ * tests/unit/unwind/reference_walk.py does the same in Python and states the rules; tests compare both with each other
+ * and with gdb. A step takes three registers to those of the caller: ip, sp, bp. The unwind tables say how; the daemon
+ * makes them from the files' call frame information. Code without any (generated at run time, or assembly) is assumed
+ * to keep a frame pointer in bp.
  *
- * About the verifier: it follows every value through every loop, and would never end. may_goto bounds the
- * loops, or on older kernels a constant, and tail calls then go on; the state of the walk lies in map memory (volatile), where the verifier does not follow it; and
- * forget() makes a searched index an unknown number, which a mask then bounds.
+ * About the verifier: it follows every value through every loop and would never finish. So
+ *  - loops are bounded by may_goto; on older kernels by a constant, and tail calls continue the walk;
+ *  - the state of a walk is in map memory (volatile), where the verifier does not follow values;
+ *  - forget() makes an index unknown, and a mask then bounds it.
  */
 
 #ifdef WALK_BY_TAIL_CALLS
-/* A constant bound, which the verifier follows round by round: so a program walks a part of the stack. */
+/* A constant bound. The verifier follows each round, so one program walks only a part of the stack. */
 #define FRAMES_A_PROGRAM 16
 #define BOUND(round, rounds, out) \
 	do {                      \
@@ -21,8 +22,8 @@
 	} while (0)
 #else
 /*
- * may_goto (Linux 6.9) leaves the loop when it has run for too long: one counter for all loops, of 8
- * million rounds. The instruction is written in bytes since LLVM 14 does not know its name.
+ * may_goto (Linux 6.9) leaves the loop after it has run for too long: one counter for all loops, 8 million rounds. The
+ * instruction is written as bytes, because LLVM 14 has no name for it.
  */
 #define FRAMES_A_PROGRAM MAX_FRAMES
 #define BOUND(round, rounds, out)                                                           \
@@ -30,14 +31,14 @@
 			  : : : : out)
 #endif
 
-/* log2 of the largest list and page, and one more to see that the search has ended. */
+/* log2 of the largest list and of the largest page, plus the round that finds the search ended. */
 #define MAPPING_SEARCH_ROUNDS 11
 #define ROW_SEARCH_ROUNDS 13
 
-/* In place of the address of a copy: far from every address of a program. */
+/* In place of the address of a copy if there is none: no program has memory near it. */
 #define NO_COPY (1ULL << 63)
 
-/* The same number, but the verifier knows nothing of it any more. */
+/* The same number, of which the verifier knows nothing any more. */
 static __always_inline u32 forget(struct walk_scratch *scratch, u32 number)
 {
 	*(volatile u32 *)&scratch->number = number;
@@ -45,11 +46,11 @@ static __always_inline u32 forget(struct walk_scratch *scratch, u32 number)
 }
 
 /*
- * Read a word of the stack. Frames are near each other, so the STACK_COPY_BYTES around it are copied at once and
- * most reads are served from there: one copy costs what a single word does. They are aligned, so that they are of
- * one page: a read of memory that is not there costs 9 us, and the page above the last frame need not be. A word that
- * is not aligned is read alone, into the copy too and without a branch: each way through here multiplies what the
- * verifier follows (0.4 s for all programs; with a branch here it was 1.7 s).
+ * Read a word of the stack. Frames are near each other, so this copies the STACK_COPY_BYTES around the word, which
+ * costs little more than the word alone, and the copy serves most further reads. It is aligned, so it is of one page:
+ * the page above the last frame may not exist, and a read that fails costs 9 us. A word that is not aligned is read
+ * alone, into the copy too and without a branch: each path through this function multiplies what the verifier follows
+ * (0.4 s for all programs; 1.7 s with a branch here).
  */
 static __always_inline bool read_word(struct walk_scratch *scratch, u64 address, u64 *word)
 {
@@ -60,7 +61,7 @@ static __always_inline bool read_word(struct walk_scratch *scratch, u64 address,
 	if (distance >= STACK_COPY_BYTES) {
 		distance = address & (STACK_COPY_BYTES - 1) & (alone - 1);
 		scratch->copy_address = (address - distance) | alone << 63;
-		/* As a masked number: the verifier of Linux 6.1 loses the bounds of any other. */
+		/* A masked number: the verifier of Linux 6.1 loses the bounds of any other. */
 		bytes = (forget(scratch, alone - 1) & (STACK_COPY_BYTES - sizeof(u64))) + sizeof(u64);
 		if (read_user(scratch->copy, bytes, (void *)(address - distance))) {
 			scratch->copy_address = NO_COPY;
@@ -71,14 +72,14 @@ static __always_inline bool read_word(struct walk_scratch *scratch, u64 address,
 	return true;
 }
 
-/* The mapping of the process that `ip` is in; NULL outside of those that have tables. */
+/* The mapping that contains `ip`; NULL if no mapping with a table does. */
 static __always_inline struct unwind_mapping *find_mapping(struct walk_scratch *scratch,
 							   struct unwind_mappings *mappings, u64 ip)
 {
 	struct unwind_mapping *mapping;
 	u32 low = 0, high = mappings->count, middle, round = 0;
 
-	/* The first mapping that ends behind ip. */
+	/* Search the first mapping that ends behind ip. */
 	while (low < high) {
 		BOUND(round, MAPPING_SEARCH_ROUNDS, found);
 		middle = forget(scratch, (low + high) >> 1);
@@ -97,7 +98,7 @@ found:
 	return mapping->start <= ip ? mapping : NULL;
 }
 
-/* The number of the rule at `ip`; RULE_GAP where there is no table. */
+/* The number of the rule at `ip`; RULE_GAP if there is no table. */
 static __always_inline u32 find_rule(struct walk_scratch *scratch, struct unwind_mappings *mappings, u64 ip)
 {
 	struct unwind_mapping *mapping = find_mapping(scratch, mappings, ip);
@@ -124,7 +125,7 @@ static __always_inline u32 find_rule(struct walk_scratch *scratch, struct unwind
 	page = (u32)(vaddr >> UNWIND_PAGE_BITS) + mapping->index_base;
 	low = shard->words[forget(scratch, page) & (UNWIND_SHARD_WORDS - 1)];
 	high = shard->words[forget(scratch, page + 1) & (UNWIND_SHARD_WORDS - 1)];
-	/* The row at `low` is at or before the address, the one at `high` behind it. */
+	/* The row at `low` is at or before the address, the row at `high` behind it. */
 	while (high - low > 1) {
 		BOUND(round, ROW_SEARCH_ROUNDS, found);
 		middle = forget(scratch, (low + high) >> 1);
@@ -145,10 +146,10 @@ found:
 #endif
 
 /*
- * find_rule, remembered: programs walk through the same few hundred return addresses over and over. One word is
- * written and read whole, so that threads need no lock. What leaves no room beside it, no address of a program
- * unless page tables have five levels, is found anew each time. The verifier is to know nothing of the number, or
- * the states of both ways never meet again (a million instructions in a pid namespace).
+ * find_rule with a cache, since programs walk through the same few hundred return addresses again and again. An entry
+ * is one word, written and read as a whole, so threads need no lock. An address that leaves no room in the word (only
+ * page tables of five levels have such) is searched each time. The result passes forget(), because otherwise the states
+ * of the two ways never become equal to the verifier (a million instructions in a pid namespace).
  */
 static __always_inline u32 known_rule(struct walk_scratch *scratch, struct unwind_mappings *mappings, u64 ip)
 {
@@ -165,14 +166,14 @@ static __always_inline u32 known_rule(struct walk_scratch *scratch, struct unwin
 	return forget(scratch, number);
 }
 
-/* Each of these goes to the caller and returns -1, or returns the enum stack_end of a stack that ends. */
+/* Each of these goes to the caller and returns -1. If the stack ends here, it returns the reason (enum stack_end). */
 
 static __always_inline int step_by_frame_pointer(struct walk_scratch *scratch,
 						 volatile struct walk_state *walk)
 {
 	u64 frame_pointer = walk->bp, bp, return_address;
 
-	/* Stacks grow down: a caller's frame lies above. Anything else is no frame pointer. */
+	/* Stacks grow down, so a caller's frame is above. Anything else is no frame pointer. */
 	if (frame_pointer == 0 || frame_pointer < walk->sp || (frame_pointer & 7))
 		return END_FRAME_POINTER_END;
 	if (!read_word(scratch, frame_pointer, &bp) ||
@@ -239,8 +240,8 @@ static __always_inline int step_by_rule(struct walk_scratch *scratch, volatile s
 }
 
 /*
- * Hash of a stack, built up frame by frame: the multiply-and-shift step of MurmurHash64A. 64 bits, so
- * that 65,536 stacks collide with a probability of 1e-10.
+ * Add a frame to the hash of a stack: the multiply-and-shift step of MurmurHash64A. With 64 bits, the probability that
+ * any two of 65,536 stacks have the same hash is 1e-10.
  */
 static __always_inline u64 hash_frame(u64 hash, u64 ip)
 {
@@ -294,8 +295,8 @@ static __always_inline int step(struct walk_scratch *scratch, struct unwind_mapp
 #include "python.h"
 
 /*
- * Begin a walk at the registers of a return: `function_ip` is the first frame, ip the second, so that the
- * immediate caller is known whatever follows. With `function_ip` 0 it begins at ip, which is exact.
+ * Begin a walk at the return of a function: `function_ip` is the first frame and ip the second, so the immediate caller
+ * is known in any case. If `function_ip` is 0, the walk begins at ip, the address of an instruction.
  */
 static __always_inline void begin_walk_at(struct thread *thread, u64 function_ip, u64 ip, u64 sp, u64 bp)
 {
@@ -321,8 +322,8 @@ static __always_inline void begin_walk(struct thread *thread, u64 function_ip, s
 }
 
 /*
- * Walk on, into thread->stack. Afterwards walk.end is the reason why it ended, or WALK_GOES_ON if this
- * program has done its share. `mappings` NULL: all by frame pointers.
+ * Continue the walk, into thread->stack. Afterwards walk.end is the reason why it ended, or WALK_GOES_ON if another
+ * program must continue. `mappings` NULL: by frame pointers only.
  */
 static __always_inline void walk_on(struct thread *thread, struct python *python,
 				    struct unwind_mappings *mappings)
@@ -364,8 +365,8 @@ out:
 }
 
 /*
- * After a walk: complete thread->stack and return the hash of its frames, never 0. A stack that was guessed is
- * another one than the same frames when they are known.
+ * After a walk: complete thread->stack and return the hash of its frames, never 0. A walk that guessed gets another
+ * hash than one with the same frames that did not.
  */
 static __always_inline u64 end_walk(struct process *process, struct thread *thread)
 {
