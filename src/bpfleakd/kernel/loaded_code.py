@@ -37,6 +37,10 @@ class LoadedCodeTable:
         ranges["next_known"] = len(code)
         bpf.map_update(self._ranges_fd, bpf.u32(pid), ranges.tobytes())
 
+    def end(self, pid: int) -> None:
+        """Note no more code of a process: `code_ranges` has room for as many processes as are traced."""
+        bpf.map_delete(self._ranges_fd, bpf.u32(pid))
+
     def of(self, pid: int) -> list[LoadedCode]:
         """The code that a process has mapped since `begin`."""
         found: list[LoadedCode] = []

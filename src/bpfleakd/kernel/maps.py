@@ -240,6 +240,7 @@ class Maps:
             self._operands.release(pid)
         if pid in self._live_fds:
             os.close(self._live_fds.pop(pid))
+        self.code.end(pid)
         self.site_remover.forget(pid)
         self.shared.remove_later(pid)
 
