@@ -158,10 +158,12 @@ struct sampling_curve {
  */
 #define PYTHON_LOOPS 4
 #define PYTHON_FRAME_BYTES 128	/* the most that is read of a frame */
-#define PYTHON_COPY_WORDS 128	/* a power of 2; less than a page */
+#define PYTHON_COPY_WORDS 256	/* a power of 2; less than a page */
 #define PYTHON_COPY_BYTES (PYTHON_COPY_WORDS * 8)
-#define PYTHON_CODE_WORDS 16	/* a power of 2 */
+#define PYTHON_WORDS 32		/* room for the next two; a power of 2 */
+#define PYTHON_STATE_BYTES 256	/* what is read of a thread's state, from its frames to its thread id */
 #define PYTHON_CODE_BYTES 80	/* the head of a code object, up to its first line */
+#define KNOWN_CODES_BITS 4
 
 enum python_instruction {
 	INSTRUCTION_BYTES,
@@ -604,11 +606,18 @@ struct walk_state {
 	struct python_walk python;
 };
 
+/* A code object that this walk has read, and its hash. */
+struct known_code {
+	__u64 address;
+	__u64 check;
+};
+
 struct walk_scratch {
 	struct walk_state walk;
 	__u64 python_copy_address;
 	__u64 python_copy[PYTHON_COPY_WORDS];
-	__u64 python_code[PYTHON_CODE_WORDS];
+	__u64 python_words[PYTHON_WORDS];
+	struct known_code known_codes[1 << KNOWN_CODES_BITS];
 	__u64 copy_address;
 	__u64 copy[STACK_COPY_WORDS];
 	__u64 number;

@@ -15,8 +15,8 @@
  * Each call does one step (a state of the list, or a frame), so the loop of the walk bounds all of this. If something
  * cannot be read or is not a code object, this walk takes no more Python frames and continues with native ones.
  *
- * Nearly all of what it costs is reads of user memory. A read into a map takes the kernel 30 ns more than one into the
- * program's stack, because it checks the destination (CONFIG_HARDENED_USERCOPY).
+ * Nearly all of what it costs is reads of user memory: 55 ns each into the program's stack, 85 ns into a map, because
+ * the kernel checks the destination of a copy and accepts its own stack at once (CONFIG_HARDENED_USERCOPY).
  */
 
 /* The search for a thread's state ends after so many; the thread then has native frames only. */
@@ -78,27 +78,71 @@ static __always_inline u32 python_tid(struct python *python)
 	return here.pid;
 }
 
-/* The thread id in a state, which before Python 3.11 is an address: the C library's note of the thread is there. */
-static __always_inline u64 thread_id_in(struct python *python, u64 state)
-{
-	return read_python_word(state + python->thread_id);
-}
-
 static __always_inline u32 tid_of(struct python *python, u64 thread_id)
 {
 	return (u32)(python->thread_id_at ? read_python_word(thread_id + python->thread_id_at) : thread_id);
 }
 
-/* Begin with the newest frame of a thread's state. */
-static __always_inline void enter_frames(struct python *python, volatile struct walk_state *walk, u64 state)
+/*
+ * Copy the head of a code object to python_words; zeroes if it cannot be read. It goes by way of the program's stack,
+ * which is cheaper (above). The zeroes in the buffer are for the verifier, which would otherwise distinguish states by
+ * what these words of the stack held before, and follow twice as many.
+ */
+static __always_inline void read_words(struct walk_scratch *scratch, u64 address)
 {
-	u64 frame = read_python_word(state + python->frame_path);
+	u64 words[PYTHON_CODE_BYTES / sizeof(u64)] = {};
+	u32 index;
 
-	if (python->frame_path_second != NO_SECOND_STEP && frame)
-		frame = read_python_word(frame + python->frame_path_second);
+	read_user(words, sizeof(words), (void *)address);
+#pragma unroll
+	for (index = 0; index < PYTHON_CODE_BYTES / sizeof(u64); index++)
+		*(volatile u64 *)&scratch->python_words[index] = words[index];
+}
+
+/* A word of the last read. */
+static __always_inline u64 python_word(struct walk_scratch *scratch, u32 offset)
+{
+	return *(volatile u64 *)&scratch->python_words[(offset >> 3) & (PYTHON_WORDS - 1)];
+}
+
+/* The thread id in a thread's state, and in *path the pointer that leads to its newest frame. One read has both. */
+static __always_inline u64 read_state(struct walk_scratch *scratch, struct python *python, u64 state, u64 *path)
+{
+	read_user(scratch->python_words, PYTHON_STATE_BYTES, (void *)(state + python->frame_path));
+	*path = python_word(scratch, 0);
+	return python_word(scratch, python->thread_id - python->frame_path);
+}
+
+/*
+ * Begin with the newest frame of a thread's state. In 3.11 and 3.12 another structure lies between them. It is a local
+ * variable of the evaluation loop, so the walk has copied that part of the stack anyway.
+ */
+static __always_inline void enter_frames(struct walk_scratch *scratch, struct python *python,
+					 volatile struct walk_state *walk, u64 frame)
+{
+	if (python->frame_path_second != NO_SECOND_STEP && frame &&
+	    !read_word(scratch, frame + python->frame_path_second, &frame))
+		frame = 0;
 	walk->python.frame = frame;
 	walk->python.run_depth = 0;
 	walk->python.phase = frame ? PYTHON_RUN : PYTHON_GIVEN_UP;
+}
+
+/* Forget the code objects of the previous walk. No code object has the address NO_COPY. */
+static __always_inline void forget_codes(struct walk_scratch *scratch)
+{
+	u32 index;
+
+#pragma unroll
+	for (index = 0; index < 1 << KNOWN_CODES_BITS; index++)
+		scratch->known_codes[index].address = NO_COPY;
+}
+
+/* Forget the thread's state, and return the first state of an interpreter, 0 if there is none. */
+static __always_inline u64 begin_search(struct thread *thread, struct python *python, u64 interpreter)
+{
+	thread->python_state = 0;
+	return interpreter ? read_python_word(interpreter + python->threads_head) : 0;
 }
 
 /* The next native frame is an evaluation loop: look for the thread's state, or continue with its frames. */
@@ -118,16 +162,12 @@ static __always_inline void enter_loop(struct thread *thread, struct python *pyt
 		return;
 	}
 	walk->python.states_seen = 1;
-	walk->python.interpreter = 0;
+	forget_codes(&thread->scratch);
 	newest = read_python_word(python->runtime + python->interpreters_head);
-	if (state && newest == thread->python_interpreter &&
-	    thread_id_in(python, state) == thread->python_thread_id) {
-		enter_frames(python, walk, state);
-		return;
-	}
-	thread->python_state = 0;
+	if (!state || newest != thread->python_interpreter)
+		state = begin_search(thread, python, newest);
 	walk->python.interpreter = newest;
-	walk->python.state = newest ? read_python_word(newest + python->threads_head) : 0;
+	walk->python.state = state;
 	walk->python.phase = PYTHON_SEARCH;
 }
 
@@ -143,10 +183,12 @@ static __always_inline void note_state(struct thread *thread, struct python *pyt
 	thread->python_interpreter = is_only ? interpreter : 0;
 }
 
+/* Look at one state: the remembered one first, then those of the list. */
 static __always_inline void search_state(struct thread *thread, struct python *python,
 					 volatile struct walk_state *walk)
 {
-	u64 state = walk->python.state, thread_id;
+	u64 state = walk->python.state, thread_id, path = 0;
+	bool is_known;
 
 	if (walk->python.states_seen++ > PYTHON_STATES_MAX || !walk->python.interpreter) {
 		walk->python.phase = PYTHON_GIVEN_UP;
@@ -159,10 +201,19 @@ static __always_inline void search_state(struct thread *thread, struct python *p
 				read_python_word(walk->python.interpreter + python->threads_head);
 		return;
 	}
-	thread_id = thread_id_in(python, state);
-	if (thread_id && tid_of(python, thread_id) == python_tid(python)) {
-		note_state(thread, python, walk->python.interpreter, state, thread_id);
-		enter_frames(python, walk, state);
+	is_known = state == thread->python_state;
+	thread_id = read_state(&thread->scratch, python, state, &path);
+	if (is_known && thread_id != thread->python_thread_id) {
+		walk->python.state = begin_search(thread, python, walk->python.interpreter);
+		return;
+	}
+	if (is_known || (thread_id && tid_of(python, thread_id) == python_tid(python))) {
+		if (is_known)
+			/* It is the thread's only state: none is searched after it. */
+			walk->python.interpreter = 0;
+		else
+			note_state(thread, python, walk->python.interpreter, state, thread_id);
+		enter_frames(&thread->scratch, python, walk, path);
 		if (walk->python.frame)
 			return;
 		walk->python.phase = PYTHON_SEARCH;
@@ -172,8 +223,8 @@ static __always_inline void search_state(struct thread *thread, struct python *p
 
 /*
  * Have the `bytes` bytes of a frame in the copy. From 3.11 on, the frames lie on a stack that grows upwards, so what is
- * below a frame is its callers'. As far as it is in the same page, it is mapped, and is copied with it: that costs
- * little more than a word.
+ * below a frame is its callers'. As far as it is in the same page, it is mapped, and is copied with it: 2 KB cost little
+ * more than a word.
  */
 static __always_inline bool copy_frame(struct walk_scratch *scratch, u64 frame, u32 bytes)
 {
@@ -227,28 +278,45 @@ static __always_inline int end_run(volatile struct walk_state *walk, u32 phase)
 	return NATIVE_REPLACED;
 }
 
-static __always_inline u64 code_word(struct walk_scratch *scratch, u32 offset)
+/* Read a code object and keep its hash: 0 if there is none at the address. */
+static __always_inline void read_code(struct walk_scratch *scratch, struct python *python,
+				      volatile struct known_code *known, u64 code)
 {
-	return scratch->python_code[forget(scratch, offset >> 3) & (PYTHON_CODE_WORDS - 1)];
+	u64 check;
+
+	read_words(scratch, code);
+	check = python_word(scratch, python->code_checks[0]) ^ python_word(scratch, python->code_checks[1]) << 16;
+	check = hash_frame(python_word(scratch, python->code_checks[2]), check);
+	known->address = code;
+	known->check = python_word(scratch, 8) == python->code_type ? check : 0;
 }
 
-/* Fold the code object just read into the hashes of the stack; returns the bits for the frame's word. */
-static __always_inline u64 note_code(struct thread *thread, struct python *python,
-				     volatile struct walk_state *walk)
+/*
+ * The hash of a code object, 0 if there is none at the address. A walk reads each code object once: while it lasts, the
+ * thread does not run, and each of its frames keeps its code object alive. Between two walks, an object may have been
+ * freed and another have taken its address, so the next walk reads it again.
+ */
+static __always_inline u64 check_of(struct walk_scratch *scratch, struct python *python, u64 code)
 {
-	struct walk_scratch *scratch = &thread->scratch;
-	u32 count = walk->python.count, segment = count / PYTHON_SEGMENT_FRAMES, *sum;
-	u64 names = code_word(scratch, python->code_checks[2]), check;
+	u64 place = (code * 0x9e3779b97f4a7c15ULL) >> (64 - KNOWN_CODES_BITS);
+	volatile struct known_code *known = &scratch->known_codes[place & ((1 << KNOWN_CODES_BITS) - 1)];
 
-	check = code_word(scratch, python->code_checks[0]) ^ code_word(scratch, python->code_checks[1]) << 16;
-	check = hash_frame(names, check);
+	if (known->address != code)
+		read_code(scratch, python, known, code);
+	return known->check;
+}
+
+/* Fold the hash of a frame's code object into the hashes of the stack. */
+static __always_inline void note_check(struct thread *thread, volatile struct walk_state *walk, u64 check)
+{
+	u32 count = walk->python.count, segment = count / PYTHON_SEGMENT_FRAMES, *sum;
+
 	walk->python.check = hash_frame(walk->python.check, check);
 	if (segment >= PYTHON_SEGMENTS)
 		segment = PYTHON_SEGMENTS - 1;
-	sum = &thread->stack.checks[forget(scratch, segment) & (PYTHON_SEGMENTS - 1)];
+	sum = &thread->stack.checks[forget(&thread->scratch, segment) & (PYTHON_SEGMENTS - 1)];
 	*sum = hash_frame(*sum, check);
 	walk->python.count = count + 1;
-	return check >> (64 - PYTHON_CHECK_BITS);
 }
 
 /* Take a frame of the run. *word is its word in the stack. */
@@ -267,12 +335,12 @@ static __always_inline int take_python_frame(struct thread *thread, struct pytho
 
 	/* Since 3.14, the low bits are tags. */
 	code = frame_word(scratch, frame, python->frame_code) & ~7ULL;
-	if (read_user(scratch->python_code, PYTHON_CODE_BYTES, (void *)code) ||
-	    scratch->python_code[1] != python->code_type)
+	check = check_of(scratch, python, code);
+	if (!check)
 		return end_run(walk, PYTHON_GIVEN_UP);
-	check = note_code(thread, python, walk);
+	note_check(thread, walk, check);
 	*word = PYTHON_FRAME | (code >> 4) << PYTHON_CODE_SHIFT |
-		unit_of(scratch, python, frame, code) << PYTHON_CHECK_BITS | check;
+		unit_of(scratch, python, frame, code) << PYTHON_CHECK_BITS | check >> (64 - PYTHON_CHECK_BITS);
 
 	if (!walk->python.run_depth++ && walk->python.rejoin_depth) {
 		walk->depth = walk->python.rejoin_depth;

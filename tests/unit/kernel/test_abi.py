@@ -31,6 +31,7 @@ BPF_ONLY = {
     "python_walk",
     "managed_walk",
     "walk_state",
+    "known_code",
     "walk_scratch",
     "pending_syscall",
     "thread",
