@@ -21,11 +21,15 @@ def printable(text: str) -> str:
 
 
 def shortened(text: str, max_chars: int, *, keep_end: bool = False) -> str:
-    """Return `text` cut to `max_chars`, an ellipsis in place of its end (or of its start: paths)."""
+    """Return `text` cut to `max_chars`, an ellipsis in place of its end.
+
+    `keep_end`: of its start, as for paths, without half the name of a directory: "…/lib/libfoo.so".
+    """
     if len(text) <= max_chars:
         return text
     if keep_end:
-        return _ELLIPSIS + text[len(text) - max_chars + 1 :]
+        kept = text[len(text) - max_chars + 1 :]
+        return _ELLIPSIS + kept[max(kept.find("/", 0, len(kept) // 2), 0) :]
     return text[: max_chars - 1] + _ELLIPSIS
 
 

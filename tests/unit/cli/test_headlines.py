@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from rich.cells import cell_len
 
 from bpfleakd.cli.render.headlines import headline, headline_place
-from bpfleakd.cli.render.sites import name_widths
+from bpfleakd.cli.render.sites import site_layout
 from bpfleakd.model.code.stack import Frame, FrameKind
 
 from ..samples import a_site
@@ -48,5 +48,5 @@ def test_the_room_is_kept(width: int) -> None:
 def test_objects_of_a_managed_heap_are_where_the_program_called() -> None:
     """The place beside the headline is that of its first function, with the type of the objects."""
     site = replace(OF_LIBRARY, type="xml.Doc")
-    _function, where = name_widths([site], None, estimates=False)
+    where = site_layout([site], None, estimates=False).where
     assert where == len("/srv/shop/order.cpp:10, xml.Doc")

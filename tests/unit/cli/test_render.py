@@ -64,7 +64,7 @@ def test_top_is_a_header_a_row_and_a_stack():
         "4711 leaky  live 4.77 MiB in 10,007 blocks  +7.82 KiB/s  attached 3m31s  exact",
         "verdict    growth/s     live     count  oldest function  where",
         "leak    +7.73 KiB/s 1.91 MiB     4,201   3m13s leak_here /src/leaky.c:23",
-        "  83% sure: +23.0 KiB in 59s, steadily; 97 % of old blocks still live",
+        "  83% sure: +23.0 KiB in 59s, steadily; 97% of old blocks still live",
         "      malloc  libc.so.6+0x99e00",
         "      leak_here  leaky  /src/leaky.c:23",
         "      main  leaky  /src/leaky.c:101",

@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Sequence
+
 from rich.text import Text
 
 from bpfleakd.cli.live.state import Action, Page, View
 
 __all__ = ["footer", "help_lines"]
 
-_HELP = """\
-Keys
-
-  up, down, j, k       select            PgUp, PgDn, Home, End
-  Enter, right         open what is selected: a process, a group, a call site
-  left, Escape         back
-  v  g  l  c           sort by verdict, growth, live bytes, count; again: reverse
-  s  f  m  t           group by call site, function, module, thread
-  /                    filter by name, module or place; Escape clears it
-  space                pause, continue   Ctrl-L  redraw   q  quit
-
-  a  d                 attach to a watched process; detach (asks first)
-  x                    scan for lost blocks: stops the process for 0.2 s at most
-  y                    count managed objects by type: stops it (asks first)
-  o  e                 list open files by call site; save a flame graph here
-
-Verdicts
-
-  leak      grows persistently, and old blocks stay
-  growing   may become a leak, or is a cache that fills
-  plateau   grew and stopped           steady  keeps its size
-  churn     comes and goes             unknown  observed too briefly
-
-Any key goes back.""".splitlines()
+_KEYS = (
+    ("up, down, j, k", "select; also PgUp, PgDn, Home, End"),
+    ("Enter, right", "open the selected process, group or call site"),
+    ("left, Escape", "back"),
+    ("v  g  l  c", "sort by verdict, growth, live bytes, count; again: reverse"),
+    ("s  f  m  t", "group by call site, function, module, thread"),
+    ("/", "filter by name, module or place; Escape clears it"),
+    ("space  Ctrl-L  q", "pause or continue; redraw; quit"),
+    ("a  d", "attach to a watched process; detach (asks first)"),
+    ("x", "scan for lost blocks: stops the process for 0.2 s at most"),
+    ("y", "count managed objects by type: stops it (asks first)"),
+    ("o  e", "list open files by call site; save a flame graph here"),
+)
+_VERDICTS = (
+    ("leak", "grows persistently, and old blocks stay"),
+    ("growing", "may become a leak, or is a cache that fills"),
+    ("plateau", "grew and stopped"),
+    ("steady", "keeps its size"),
+    ("churn", "comes and goes"),
+    ("unknown", "observed too briefly"),
+)
+_TERM_WIDTH = 17
 
 _SELECT = ("q quit", "? help", "enter open")
 _SORT = "vglc: {sort}{order}"
@@ -46,9 +47,27 @@ _OF_PAGE = {
 }
 
 
-def help_lines() -> list[Text]:
+def help_lines(width: int) -> list[Text]:
     """Return the page of keys."""
-    return [Text(line, "bold" if line and line[0] != " " else "") for line in _HELP]
+    return [
+        Text("Keys", "bold"),
+        *_explained(_KEYS, width),
+        Text(),
+        Text("Verdicts", "bold"),
+        *_explained(_VERDICTS, width),
+        Text(),
+        Text("Any key goes back.", "bold"),
+    ]
+
+
+def _explained(terms: Sequence[tuple[str, str]], width: int) -> list[Text]:
+    indent = " " * (_TERM_WIDTH + 2)
+    room = max(width, 2 * len(indent))
+    lines = (
+        textwrap.wrap(f"  {term:{_TERM_WIDTH}}{meaning}", room, subsequent_indent=indent)
+        for term, meaning in terms
+    )
+    return [Text(line) for wrapped in lines for line in wrapped]
 
 
 _QUESTIONS = {

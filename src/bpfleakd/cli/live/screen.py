@@ -17,11 +17,11 @@ from bpfleakd.cli.render.descriptors import all_descriptor_lines, growing_site_l
 from bpfleakd.cli.render.groups import group_name, groups_table
 from bpfleakd.cli.render.headlines import headline, headline_place
 from bpfleakd.cli.render.processes import by_severity, processes_table
-from bpfleakd.cli.render.report import process_header, why_empty
-from bpfleakd.cli.render.sites import name_widths, site_table, why_lines
+from bpfleakd.cli.render.report import header_lines, why_empty
+from bpfleakd.cli.render.sites import site_layout, site_table, why_lines
 from bpfleakd.cli.render.stacks import stack_lines
 from bpfleakd.cli.render.suppressed import suppressed_lines
-from bpfleakd.cli.render.words import is_estimate, loss_lines, resource_lines, verdict_lines
+from bpfleakd.cli.render.words import is_estimate, loss_lines, resource_lines, verdict_lines, wrapped
 from bpfleakd.model.process import ProcessSummary
 from bpfleakd.model.report import LeakReport, SiteReport, SortKey
 
@@ -70,7 +70,7 @@ def draw(
     """
     room = _Room(width, max(height - 1, 1), stacks, ascii_only)
     if view.helping:
-        drawn = Drawn(Group(*_fitted(help_lines(), room)), ShownRows())
+        drawn = Drawn(Group(*_fitted(help_lines(width), room)), ShownRows())
     elif view.reading:
         drawn = _scrollable(view, [Text(note, "yellow")] if note else [], result, room)
     elif answer is None:
@@ -130,7 +130,7 @@ def _groups(view: View, answer: Answer, room: _Room, above: list[Text]) -> Drawn
     groups = reversed(report.groups) if view.reverse else report.groups
     matching = [group for group in groups if _matches(view, group_name(group, view.group, None))]
     rows = [Row(group_name(group, view.group, None), group.sites) for group in matching]
-    head = [*above, *_head(view, report.process), *_losses(report.losses)]
+    head = [*above, *_head(view, report.process, room.width), *_losses(report.losses, room.width)]
     head += suppressed_lines(report.suppressed, None)
     return _list(
         view,
@@ -155,16 +155,14 @@ def _sites(view: View, answer: Answer, room: _Room, above: list[Text]) -> Drawn:
         and _matches(view, headline(site), site.module or "", headline_place(site) or "")
     ]
     head = [*above, *_report_head(view, report, room.width)]
-    names = name_widths(sites, room.width, is_estimate(report.process)) if sites else (0, 0)
+    layout = site_layout(sites, room.width, is_estimate(report.process))
     selected = selected_index(view, rows := [Row(site.site) for site in sites])
     below = _preview(sites[selected], room.width) if sites and room.stacks else []
     return _list(
         view,
         head,
         rows,
-        lambda first, last, chosen: site_table(
-            sites[first:last], names, room.width, is_estimate(report.process), header=True, selected=chosen
-        ),
+        lambda first, last, chosen: site_table(sites[first:last], layout, header=True, selected=chosen),
         room,
         "no call site matches" if report.sites else why_empty(report.process),
         below,
@@ -175,7 +173,7 @@ def _detail(view: View, answer: Answer, room: _Room, above: list[Text]) -> Drawn
     report = answer.report
     if report is None:
         return _list(view, above, [], _no_table, room, "waiting for the daemon …")
-    head = [*above, *_head(view, report.process)]
+    head = [*above, *_head(view, report.process, room.width)]
     site = next((site for site in report.sites if site.site == view.site), None)
     if site is None:
         return _list(view, head, [], _no_table, room, f"call site {view.site} holds no memory any more")
@@ -187,7 +185,8 @@ def _descriptors(view: View, answer: Answer, room: _Room, above: list[Text]) -> 
     report = answer.report
     if report is None:
         return _list(view, above, [], _no_table, room, "waiting for the daemon …")
-    head = [*above, *_head(view, report.process), *map(Text, resource_lines(report.resources))]
+    words = [line for sentence in resource_lines(report.resources) for line in wrapped(sentence, room.width)]
+    head = [*above, *_head(view, report.process, room.width), *map(Text, words)]
     return _scrollable(view, head, all_descriptor_lines(report, room.width), room)
 
 
@@ -246,16 +245,18 @@ def _report_head(view: View, report: LeakReport, width: int) -> list[Text]:
     told = "".join(verdict)
     growing = [line for line in resource_lines(report.resources) if line not in told]
     return [
-        *_head(view, report.process),
-        *map(Text, [*verdict, *growing]),
+        *_head(view, report.process, width),
+        *(Text(line) for sentence in (*verdict, *growing) for line in wrapped(sentence, width)),
         *growing_site_lines(report.descriptor_sites, width),
-        *_losses(report.losses),
+        *_losses(report.losses, width),
         *suppressed_lines(report.suppressed, None),
     ]
 
 
-def _head(view: View, process: ProcessSummary) -> list[Text]:
-    return [Text.assemble(*_marks(view), process_header(process))]
+def _head(view: View, process: ProcessSummary, width: int) -> list[Text]:
+    marks = Text.assemble(*_marks(view))
+    first, *others = header_lines(process, width - marks.cell_len)
+    return [Text.assemble(marks, first), *others]
 
 
 def _marks(view: View) -> list[tuple[str, str] | str]:
@@ -268,9 +269,9 @@ def _marks(view: View) -> list[tuple[str, str] | str]:
     return marks
 
 
-def _losses(losses: dict[str, int]) -> list[Text]:
+def _losses(losses: dict[str, int], width: int) -> list[Text]:
     lines = loss_lines(losses)
-    shown = [Text(line, "yellow") for line in lines[:_LOSSES]]
+    shown = [Text(part, "yellow") for line in lines[:_LOSSES] for part in wrapped(line, width)]
     left = len(lines) - _LOSSES
     return (
         [*shown, Text(f"… {left} more kinds of losses (--once shows all)", "yellow")] if left > 0 else shown

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from rich.cells import cell_len, set_cell_size
 
-__all__ = ["short_function", "unbounded_function"]
+__all__ = ["short_function", "unbounded_function", "without_parameters"]
 
 # Limits a mangled name in an unlimited table: it says little, and moves the next column out of sight.
 _LONGEST_MANGLED = 60
@@ -31,7 +31,7 @@ def short_function(name: str, width: int) -> str:
         return name
     if _is_mangled(name):
         return set_cell_size(set_cell_size(name, max(0, width - 1)) + _ELLIPSIS, max(0, width))
-    bare = _without_parameters(name)
+    bare = without_parameters(name)
     for shorter in (f"{bare}(…)" if bare != name else bare, bare):
         if cell_len(shorter) <= width:
             return shorter
@@ -63,7 +63,7 @@ def _end_of(text: str, width: int) -> str:
     return set_cell_size(_ELLIPSIS + text, width)
 
 
-def _without_parameters(name: str) -> str:
+def without_parameters(name: str) -> str:
     """`a::f(int) const` is `a::f`; a parenthesis within the name stays: `(anonymous namespace)::f`."""
     groups = [group for group in _groups(name) if name[group[0]] == "("]
     if not groups:

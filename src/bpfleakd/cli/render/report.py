@@ -10,19 +10,19 @@ from rich.text import Text
 from bpfleakd.cli.render.descriptors import descriptor_lines
 from bpfleakd.cli.render.managed import heap_lines
 from bpfleakd.cli.render.oom import oom_lines
-from bpfleakd.cli.render.sites import VERDICT_STYLES, name_widths, site_table, why_lines
+from bpfleakd.cli.render.sites import VERDICT_STYLES, site_layout, site_table, why_lines
 from bpfleakd.cli.render.stacks import stack_lines
 from bpfleakd.cli.render.suppressed import suppressed_lines
 from bpfleakd.cli.render.words import (
     estimated_amount,
     estimated_count,
-    fitted,
     is_estimate,
     loss_lines,
     mode_words,
     resource_lines,
     unseen_lines,
     verdict_lines,
+    wrapped,
 )
 from bpfleakd.model.process import GO_PROFILE_MODE, ProcessState, ProcessSummary, TracingMode
 from bpfleakd.model.report import LeakReport, SiteReport
@@ -30,7 +30,7 @@ from bpfleakd.model.runtimes.goroutines import GoroutineGroup
 from bpfleakd.printable import printable
 from bpfleakd.units import human_duration, human_rate
 
-__all__ = ["process_header", "reports_view", "why_empty"]
+__all__ = ["header_lines", "process_header", "reports_view", "why_empty"]
 
 
 def reports_view(reports: Sequence[LeakReport], *, width: int | None, stacks: int) -> RenderableType:
@@ -50,14 +50,15 @@ def reports_view(reports: Sequence[LeakReport], *, width: int | None, stacks: in
 def _report_parts(report: LeakReport, width: int | None, stacks: int) -> list[RenderableType]:
     parts: list[RenderableType] = [process_header(report.process)]
     if report.oom:
-        parts += [Text(fitted(line, width), "red") for line in oom_lines(report.oom)]
-    if report.process_verdict:
-        parts += [Text(fitted(line, width)) for line in verdict_lines(report.process_verdict)]
-    parts += [Text(fitted(line, width)) for line in unseen_lines(report.process)]
-    heap = heap_lines(report.managed, report.types, report.process.notes)
-    parts += [Text(fitted(line, width)) for line in heap]
-    parts += [Text(line) for line in _goroutine_lines(report.goroutines)]
-    parts += [Text(line) for line in resource_lines(report.resources)]
+        parts += [Text(line, "red") for line in _wrapped(oom_lines(report.oom), width)]
+    sentences = [
+        *(verdict_lines(report.process_verdict) if report.process_verdict else []),
+        *unseen_lines(report.process),
+        *heap_lines(report.managed, report.types, report.process.notes),
+        *_goroutine_lines(report.goroutines),
+        *resource_lines(report.resources),
+    ]
+    parts += [Text(line) for line in _wrapped(sentences, width)]
     parts += descriptor_lines(report, width, stacks)
     parts += [Text(line, style="yellow") for line in loss_lines(report.losses)]
     if report.names_pending:
@@ -69,22 +70,25 @@ def _report_parts(report: LeakReport, width: int | None, stacks: int) -> list[Re
         return [*parts, Text(why_empty(report.process))]
     if not report.sites:
         return parts
-    estimates = is_estimate(report.process)
-    names = name_widths(report.sites, width, estimates)
-    parts.append(site_table(report.sites[:0], names, width, estimates, header=True))
+    layout = site_layout(report.sites, width, is_estimate(report.process))
+    parts.append(site_table(report.sites[:0], layout, header=True))
     for site in report.sites[:stacks]:
-        parts += [site_table([site], names, width, estimates), *why_lines(site, width)]
+        parts += [site_table([site], layout), *why_lines(site, width)]
         parts += stack_lines(site, width)
     # As few tables as possible, since they take time to draw.
     rest: list[SiteReport] = []
     for site in report.sites[stacks:]:
         rest.append(site)
         if site.verdict in VERDICT_STYLES:
-            parts += [site_table(rest, names, width, estimates), *why_lines(site, width)]
+            parts += [site_table(rest, layout), *why_lines(site, width)]
             rest = []
     if rest:
-        parts.append(site_table(rest, names, width, estimates))
+        parts.append(site_table(rest, layout))
     return parts
+
+
+def _wrapped(sentences: Sequence[str], width: int | None) -> list[str]:
+    return [line for sentence in sentences for line in wrapped(sentence, width)]
 
 
 def _goroutine_lines(groups: Sequence[GoroutineGroup]) -> list[str]:
@@ -101,6 +105,11 @@ def _goroutine_lines(groups: Sequence[GoroutineGroup]) -> list[str]:
 
 def process_header(process: ProcessSummary) -> Text:
     """Return the line above the figures of a process."""
+    return header_lines(process, None)[0]
+
+
+def header_lines(process: ProcessSummary, width: int | None) -> list[Text]:
+    """The same as a few lines of whole facts, where it takes more than `width`."""
     parts = [
         f"live {estimated_amount(process)} in {estimated_count(process)} blocks",
         *([] if process.growth_bytes_per_s is None else [human_rate(process.growth_bytes_per_s)]),
@@ -109,7 +118,13 @@ def process_header(process: ProcessSummary) -> Text:
     ]
     who = f"{process.pid} {printable(process.comm)}"
     ended = "" if process.state == ProcessState.TRACED else f" ({process.state})"
-    return Text.assemble((who, "bold"), (ended, "yellow"), "  ", "  ".join(parts))
+    lines = [Text.assemble((who, "bold"), (ended, "yellow"))]
+    for part in parts:
+        if width is not None and lines[-1].cell_len + 2 + len(part) > width:
+            lines.append(Text(f"  {part}"))
+        else:
+            lines[-1].append(f"  {part}")
+    return lines
 
 
 def why_empty(process: ProcessSummary) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from bpfleakd.cli.render.names import short_function
+from bpfleakd.cli.render.names import short_function, without_parameters
 from bpfleakd.cli.render.words import readable_function
 from bpfleakd.model.blocks import SiteBlocks
 from bpfleakd.model.code.stack import Frame, StackEnd
@@ -60,7 +60,8 @@ def _frame_line(frame: Frame, width: int | None) -> Text:
     place = "  ".join(part for part in (_module(frame), _location(frame)) if part)
     if width is not None:
         room = max(width - len(_INDENT) - 2, 2 * _SHORTEST_NAME)
-        place = shortened(place, room - _SHORTEST_NAME, keep_end=True)
+        for_name = max(_SHORTEST_NAME, min(len(without_parameters(name)) + len("(…)"), room // 2))
+        place = shortened(place, room - for_name, keep_end=True)
         name = short_function(name, room - len(place))
     return Text.assemble(_INDENT, name, "  ", (place, "dim"))
 

@@ -28,7 +28,7 @@ def survivors_view(report: SurvivorsReport, *, width: int | None) -> RenderableT
     for one in report.survivors[:_ROWS_SHOWN]:
         where = _shortened(one.function or "?", room) + (f":{one.line}" if one.line else "")
         table.add_row(
-            f"{100 * one.share:.0f} %", f"{one.samples:,}", Text(_shortened(one.type, room)), Text(where)
+            f"{100 * one.share:.0f}%", f"{one.samples:,}", Text(_shortened(one.type, room)), Text(where)
         )
         table.add_row("", "", Text(f"  held by {_path(one)}", "dim"), "")
     words = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
@@ -32,12 +33,16 @@ __all__ = [
     "sparkline",
     "unseen_lines",
     "verdict_lines",
+    "wrapped",
 ]
 
 # What a leak takes to be called one (docs/verdicts.md), and from when and which rates on it is worth a line.
 _BLOCKS_OF_LEAK = 20
 _EARLIEST_S = 10.0
 _WORTH_A_WORD = 1024.0
+# A sentence may quote what a program chose, of any length.
+_SENTENCE_LINES_MAX = 6
+_SHORTEST_WRAPPED = 16
 # Of the probed functions so many are named: an allocator may have eighty.
 _FUNCTIONS_NAMED = 12
 
@@ -52,6 +57,22 @@ _EVERYDAY_NAMES = (
 def fitted(line: str, width: int | None) -> str:
     """A line for a terminal of this width; None: as wide as it gets."""
     return line if width is None else shortened(line, width)
+
+
+def wrapped(line: str, width: int | None) -> list[str]:
+    """Return a sentence as the few lines it takes at this width, the later ones indented as the first is."""
+    if width is None or len(line) <= width:
+        return [line]
+    indent = " " * (len(line) - len(line.lstrip()))
+    room = max(width, len(indent) + _SHORTEST_WRAPPED)
+    return textwrap.wrap(
+        line,
+        room,
+        subsequent_indent=indent,
+        max_lines=_SENTENCE_LINES_MAX,
+        placeholder=" …",
+        break_on_hyphens=False,
+    )
 
 
 def readable_function(name: str) -> str:

@@ -15,6 +15,7 @@ from bpfleakd.cli.live.state import Page, View
 from bpfleakd.errors import NotAttached
 from bpfleakd.model.groups import GroupKey
 from bpfleakd.model.history import StoredHistory, StoredSite
+from bpfleakd.model.process import TracingMode
 from bpfleakd.model.resources import (
     DescriptorSite,
     DescriptorTotals,
@@ -289,6 +290,31 @@ def test_a_narrow_screen_leaves_figures_out_not_names(width, there, not_there):
     assert there in header.split()
     assert not_there not in header.split()
     assert any("function_1 " in line for line in lines)
+
+
+@pytest.mark.parametrize("estimates", [False, True])
+def test_a_method_keeps_its_class_and_a_line_its_file_at_80_columns(estimates):
+    """Figures that say less leave, and directories are cut as a whole."""
+    name = "shop::orders::SessionStore::remember(long, std::string const&)"
+    site = a_site(name, location="/home/somebody/shop/orders/order_service.cpp:78")
+    process = a_process(mode=TracingMode.SAMPLED, sample_interval_bytes=65536) if estimates else a_process()
+    report = a_report(process=process, sites=(site,))
+    lines, _shown = lines_of(SITE_PAGE, Answer(Question(4711), report=report), 80)
+    row = next(line for line in lines if line.startswith("leak"))
+    assert "SessionStore::remember" in row
+    assert row.rstrip().endswith("order_service.cpp:78")
+
+
+def test_no_figure_of_the_head_is_cut_at_40_columns():
+    """It takes more lines instead."""
+    lines, _shown = lines_of(SITE_PAGE, ANSWER, 40)
+    assert {"exact", "blocks"} <= set(" ".join(lines[:3]).split())
+
+
+def test_no_key_is_cut_at_40_columns():
+    """Its words continue below."""
+    lines, _shown = lines_of(replace(SITE_PAGE, helping=True), ANSWER, 40)
+    assert not any("…" in line for line in lines)
 
 
 @pytest.mark.parametrize(
