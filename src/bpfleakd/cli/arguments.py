@@ -6,8 +6,9 @@ import argparse
 import os
 import re
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bpfleakd.export.stack_values import StackValue
 from bpfleakd.paths import SOCKET_VARIABLE
@@ -19,6 +20,7 @@ __all__ = [
     "add_value",
     "duration_s",
     "number_between",
+    "one_of",
     "pid",
     "pid_or_name",
     "site",
@@ -27,6 +29,8 @@ __all__ = [
     "whole_number_from",
 ]
 
+
+Choice = TypeVar("Choice", bound=StrEnum)
 
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
@@ -52,22 +56,23 @@ def add_process(
     *,
     required: bool = True,
     what: str = "a traced process, or the only one of that name",
-    by_name: bool = True,
+    one: bool = True,
 ) -> None:
     """Add the process that a command is about, as `pid`: PID or --pid N, which mean the same everywhere.
 
-    `by_name`: or the name of a traced process, which named_process.py turns into its PID.
+    `one`: a name becomes the PID of the traced process that has it (named_process.py). Otherwise `pid` is the
+    name, and the command takes every process that has it.
     """
     parser.add_argument(
         "pid",
-        type=pid_or_name if by_name else pid,
+        type=pid_or_name,
         action=StoreProcess,
         nargs="?",
-        metavar="PID|NAME" if by_name else "PID",
+        metavar="PID|NAME",
         help=what,
     )
     parser.add_argument("--pid", type=pid, action=StoreProcess, metavar="N", help="the same as PID")
-    parser.set_defaults(needs_process=required)
+    parser.set_defaults(needs_process=required, needs_one=one)
 
 
 class StoreProcess(argparse.Action):
@@ -91,11 +96,22 @@ def add_value(parser: argparse.ArgumentParser, what: str) -> None:
     """Add --value; `what` describes its purpose."""
     parser.add_argument(
         "--value",
-        type=StackValue,
+        type=one_of(StackValue),
         choices=list(StackValue),
         metavar="VALUE",
         help=f"{what}: {', '.join(StackValue)} ({StackValue.LIVE_BYTES})",
     )
+
+
+def one_of(kind: type[Choice]) -> Callable[[str], Choice]:
+    """Return an argparse type for the values of `kind`."""
+
+    def choice(text: str) -> Choice:
+        if text not in list(kind):
+            raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(kind)}")
+        return kind(text)
+
+    return choice
 
 
 def whole_number_from(lowest: int) -> Callable[[str], int]:

@@ -60,8 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     _write_what_the_terminal_lacks_as_escapes()
     try:
-        # `attach` has its own way with names: it takes all that match.
-        if hasattr(arguments, "needs_process") and isinstance(arguments.pid, str):
+        if getattr(arguments, "needs_one", False) and isinstance(arguments.pid, str):
             arguments.pid = _pid_of_name(arguments)
         code: int = arguments.run(arguments)
         sys.stdout.flush()

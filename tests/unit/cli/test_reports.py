@@ -100,6 +100,19 @@ def test_the_newest_of_a_process(reports) -> None:
     assert (code, "no report of process 4711" in err) == (errors.NoSuchReport.exit_code, True)
 
 
+def test_a_name_takes_all_processes_that_have_it(reports) -> None:
+    """Their short names, or those of their executables; also processes that ended long ago."""
+    listed = (a_kept_report(), a_kept_report(id=6, comm="thread-1"), a_kept_report(id=5, comm="x", exe="/x"))
+    service = FakeService(reports=listed, stored_report=StoredReport(listed[0], a_report()))
+    code, out, _ = reports(service, "shop", "--json")
+    assert (code, [entry["id"] for entry in json.loads(out)["reports"]]) == (0, [7, 6])
+    code, out, _ = reports(service, "shop", "--json", "--limit", "1")
+    assert [entry["id"] for entry in json.loads(out)["reports"]] == [7]
+    assert reports(service, "shop", "--show")[0] == 0
+    code, _, err = reports(service, "nginx", "--show")
+    assert (code, "no report of process nginx" in err) == (errors.NoSuchReport.exit_code, True)
+
+
 def test_a_report_of_the_named_process(reports) -> None:
     """The number of another one's report is a mistake."""
     service = FakeService(stored_report=StoredReport(a_kept_report(), a_report()))

@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from bpfleakd.api.client import DaemonClient
-from bpfleakd.cli.arguments import add_process, add_value
+from bpfleakd.cli.arguments import add_process, add_value, one_of
 from bpfleakd.cli.output_file import STANDARD_OUTPUT, add_output, write_output
 from bpfleakd.cli.saved_report import read_report
 from bpfleakd.export.stack_values import StackValue
@@ -45,7 +45,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add_process(parser, what="a traced process or one that exited, or the only one of that name")
     parser.add_argument(
         "--format",
-        type=Format,
+        type=one_of(Format),
         choices=list(Format),
         metavar="FORMAT",
         help=f"{', '.join(Format)} (default: by the file name: {', '.join(_BY_ENDING)})",

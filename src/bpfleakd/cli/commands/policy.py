@@ -16,7 +16,7 @@ __all__ = ["add_parser", "run"]
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     """Add the command."""
     parser = commands.add_parser("policy", help="show the mode of each process, and which rule decided")
-    add_process(parser, required=False, what="only this process", by_name=False)
+    add_process(parser, required=False, what="only this process, or those of this name", one=False)
     parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md)")
     parser.set_defaults(run=run)
     return parser
@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print a table of the processes, or JSON."""
     processes = DaemonClient(arguments.socket).supervised()
     if arguments.pid is not None:
-        processes = tuple(process for process in processes if process.pid == arguments.pid)
+        processes = tuple(process for process in processes if arguments.pid in (process.pid, process.comm))
         if not processes:
             raise NoSuchProcess(f"there is no process {arguments.pid}", "`ps -e` lists those that exist")
     if arguments.json:

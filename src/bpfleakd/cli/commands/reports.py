@@ -12,7 +12,7 @@ from bpfleakd.api.service import REPORTS_LISTED, REPORTS_LISTED_MAX
 from bpfleakd.cli.arguments import add_process, whole_number_between, whole_number_from
 from bpfleakd.cli.render.words import json_text
 from bpfleakd.errors import NoSuchReport
-from bpfleakd.model.stored_report import StoredReport
+from bpfleakd.model.stored_report import StoredReport, StoredReportEntry
 
 __all__ = ["add_parser", "run"]
 
@@ -24,14 +24,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "reports", help="list and show reports of processes that exited or were detached"
     )
-    add_process(parser, required=False, what="only reports of this PID (default: all)", by_name=False)
+    add_process(parser, required=False, what="only reports of it, or of all with this name", one=False)
     parser.add_argument(
         "--show",
         nargs="?",
         const=_NEWEST,
         type=whole_number_from(1),
         metavar="ID",
-        help="show this report (default: the newest, with PID that of the process)",
+        help="show this report (default: the newest, with a process its newest)",
     )
     parser.add_argument(
         "--limit",
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
             reports_view([saved.report], width=fitting_width(console), stacks=len(saved.report.sites))
         )
         return 0
-    reports = client.reports(arguments.pid, limit=arguments.limit or REPORTS_LISTED)
+    reports = _listed(client, arguments.pid, arguments.limit or REPORTS_LISTED)
     if arguments.json:
         print(json_text({"reports": reports}))
         return 0
@@ -74,16 +74,29 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _chosen(client: DaemonClient, number: int, pid: int | None) -> StoredReport:
-    """The report with this number, or the newest; of a process, if `pid` is given. Raises NoSuchReport."""
+def _listed(client: DaemonClient, process: int | str | None, limit: int) -> tuple[StoredReportEntry, ...]:
+    """The newest reports: of a PID, of all processes with a name, or of all."""
+    if not isinstance(process, str):
+        return client.reports(process, limit=limit)
+    stored = client.reports(limit=REPORTS_LISTED_MAX)
+    return tuple(entry for entry in stored if process in _names(entry))[:limit]
+
+
+def _names(entry: StoredReportEntry) -> tuple[int | str | None, ...]:
+    """What --show and the list take for its process; None is any."""
+    return None, entry.pid, entry.comm, entry.exe.rpartition("/")[2]
+
+
+def _chosen(client: DaemonClient, number: int, process: int | str | None) -> StoredReport:
+    """The report with this number, or the newest; of `process`, if one is named. Raises NoSuchReport."""
     lists = "`bpfleakctl reports` lists the stored reports"
     if number == _NEWEST:
-        newest = client.reports(pid, limit=1)
+        newest = _listed(client, process, 1)
         if not newest:
-            of_process = "" if pid is None else f" of process {pid}"
+            of_process = "" if process is None else f" of process {process}"
             raise NoSuchReport(f"there is no report{of_process}", lists)
         number = newest[0].id
     saved = client.stored_report(number)
-    if pid not in (None, saved.kept.pid):
-        raise NoSuchReport(f"report {number} is of process {saved.kept.pid}, not {pid}", lists)
+    if process not in _names(saved.kept):
+        raise NoSuchReport(f"report {number} is of process {saved.kept.pid}, not {process}", lists)
     return saved
