@@ -43,6 +43,8 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             pass_fds=descriptors,
+            # Ctrl-C in a terminal is for the parent, which ends its children in order.
+            process_group=0,
         )
 
     def expect(self, request: Any) -> None:

@@ -189,6 +189,8 @@ class Helpers:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
+                # Ctrl-C in a terminal is for the daemon, which ends its helpers in order.
+                process_group=0,
                 env={
                     **os.environ,
                     "OPENBLAS_NUM_THREADS": "1",

@@ -96,6 +96,11 @@ def test_what_was_printed_is_there_if_it_dies(child) -> None:
         child("os.write(1, b'the verifier refuses\\n'); os._exit(1)")
 
 
+def test_ctrl_c_in_a_terminal_does_not_reach_a_child(child) -> None:
+    """A terminal signals the daemon's whole process group; a child is in one of its own."""
+    assert child("return os.getpgid(0) == os.getpid()") is True
+
+
 def test_a_child_that_hangs(child) -> None:
     """It is ended after its timeout, which the error states."""
     with pytest.raises(errors.KernelError, match=r"did not end within 0\.5 s"):

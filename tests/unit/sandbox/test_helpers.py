@@ -113,6 +113,14 @@ def test_a_zygote_that_was_killed_is_started_again(helpers: Helpers) -> None:
     assert helpers.answer(f"{JOBS}:echo", None, [], list[str], limit_s=20) == []
 
 
+def test_ctrl_c_leaves_the_zygote_to_the_daemon(helpers: Helpers) -> None:
+    """A terminal sends SIGINT to the whole group, and the daemon still needs its helpers to end in order."""
+    assert helpers.answer(f"{JOBS}:echo", None, [], list[str], limit_s=20) == []
+    zygote = helpers._process
+    assert zygote is not None
+    assert os.getpgid(zygote.pid) == zygote.pid
+
+
 def test_a_zygote_that_is_started_before_a_job_does_it(helpers: Helpers) -> None:
     """Repeated starts give one zygote, which ends with its helpers."""
     others = _zygotes()
