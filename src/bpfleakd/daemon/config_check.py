@@ -21,6 +21,9 @@ from bpfleakd.suppressions import read_suppressions
 
 __all__ = ["problems"]
 
+# proc(5): /proc/PID/comm.
+_COMM_BYTES_MAX = 15
+
 
 def problems(config: Config) -> list[str]:
     """One sentence for each problem, beginning with the key."""
@@ -31,7 +34,7 @@ def problems(config: Config) -> list[str]:
         *_private("state.dir", config.state.dir),
         *_suppressions(config),
         *_address(config),
-        *_users(config),
+        *_rules(config),
     ]
 
 
@@ -44,6 +47,8 @@ def _socket(config: Config) -> Iterator[str]:
         above = _existing(path.parent)
         if not above.is_dir():
             yield f"socket: {above} is not a directory"
+        elif _is_read_only(above):
+            yield f"socket: {above} is read-only"
     except OSError as error:
         yield f"socket: {path}: {error.strerror}"
     group = config.socket_group
@@ -67,8 +72,12 @@ def _bpffs(directory: Path) -> Iterator[str]:
 def _private(key: str, directory: Path | None) -> Iterator[str]:
     if directory is None:
         return
+    above = _existing(directory)
+    if _is_read_only(above):
+        yield f"{key}: {above} is read-only"
+        return
     try:
-        refuse_foreign_path(_existing(directory), {os.geteuid()})
+        refuse_foreign_path(above, {os.geteuid()})
     except OSError as error:
         yield f"{key}: {directory}: {error.strerror}"
     except ValueError as error:
@@ -95,15 +104,27 @@ def _address(config: Config) -> Iterator[str]:
         yield f"metrics.address: {address} is not an address of this machine: {error.strerror}"
 
 
-def _users(config: Config) -> Iterator[str]:
+def _rules(config: Config) -> Iterator[str]:
+    """What no process can ever match; patterns may match anything."""
     for index, rule in enumerate(config.policy.rules):
-        user = rule.match.given().get("user")
-        if user is None or user.isdigit() or any(character in user for character in "*?["):
-            continue
+        given = {
+            key: text
+            for key, text in rule.match.given().items()
+            if isinstance(text, str) and not any(character in text for character in "*?[")
+        }
+        user, comm = given.get("user", "0"), given.get("comm", "")
+        if len(os.fsencode(comm)) > _COMM_BYTES_MAX:
+            cut = os.fsdecode(os.fsencode(comm)[:_COMM_BYTES_MAX])
+            yield f"policy.rules[{index}].match.comm: the kernel cuts {comm} to {cut}"
         try:
-            pwd.getpwnam(user)
+            if not user.isdigit():
+                pwd.getpwnam(user)
         except KeyError:
-            yield f"policy.rules.{index}.match.user: there is no user {user}"
+            yield f"policy.rules[{index}].match.user: there is no user {user}"
+
+
+def _is_read_only(path: Path) -> bool:
+    return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
 
 
 def _existing(path: Path) -> Path:

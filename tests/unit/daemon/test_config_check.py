@@ -41,7 +41,11 @@ def test_a_plain_configuration_has_none(checked, tmp_path: Path):
         ({"socket_group": "no-such-group"}, "socket_group: there is no group no-such-group"),
         (
             {"policy": {"rules": [{"match": {"user": "no-such-user"}, "mode": "off"}]}},
-            "policy.rules.0.match.user: there is no user no-such-user",
+            "policy.rules[0].match.user: there is no user no-such-user",
+        ),
+        (
+            {"policy": {"rules": [{"match": {"comm": "a-name-that-is-cut"}, "mode": "off"}]}},
+            "policy.rules[0].match.comm: the kernel cuts a-name-that-is-cut to a-name-that-is-",
         ),
     ],
 )

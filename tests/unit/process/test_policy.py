@@ -65,6 +65,8 @@ def decide(process: Process, *rules: Rule, inherited: Rule | None = None) -> Dec
         (Match(user="33"), True),
         (Match(user="34"), False),
         (Match(unit="*.service"), True),
+        (Match(unit="nginx"), True),
+        (Match(unit="ngin"), False),
         (Match(cgroup="/system.slice/*"), True),
         (Match(container="*"), False),
         (Match(comm="nginx", user="root"), False),

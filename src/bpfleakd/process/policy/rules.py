@@ -79,6 +79,8 @@ class Match(Struct, frozen=True):
     def _matches_text(name: str, pattern: str, subject: Subject) -> bool:
         if name == "user" and pattern.isdigit():
             return subject.uid == int(pattern)
+        if name == "unit" and not any(character in pattern for character in ".*?["):
+            pattern += ".service"
         text = getattr(subject, name)
         return text is not None and fnmatchcase(text, pattern)
 

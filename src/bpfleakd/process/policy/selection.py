@@ -24,10 +24,9 @@ def selected_pids(
 ) -> tuple[int, ...]:
     """The pids of processes that match all patterns, parents before children."""
     names = _patterns_of_name(selection.name)
-    unit = None if selection.unit is None else _whole_unit(selection.unit)
     container = None if selection.container is None else f"{selection.container}*"
     rules = [
-        Rule(Match(comm=comm, exe=exe, unit=unit, container=container), TracingMode.EXACT)
+        Rule(Match(comm=comm, exe=exe, unit=selection.unit, container=container), TracingMode.EXACT)
         for comm, exe in names
     ]
     policy = Policy(rules, default=TracingMode.OFF)
@@ -46,7 +45,3 @@ def selected_pids(
 def _patterns_of_name(name: str | None) -> list[tuple[str | None, str | None]]:
     """Patterns for comm and exe: the kernel cuts comm after 15 characters, and a program may change it."""
     return [(None, None)] if name is None else [(name, None), (None, f"*/{name}")]
-
-
-def _whole_unit(unit: str) -> str:
-    return unit if "." in unit else f"{unit}.service"
