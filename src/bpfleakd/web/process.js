@@ -26,7 +26,7 @@ export async function processView(pid, siteWanted) {
     ["growth", rate(process.growth_bytes_per_s)], ["peak", bytes(process.peak_live_bytes)],
     ["traced for", duration(process.attached_s)], ["mode", process.mode], ["state", process.state],
     ["limit reached in", limitWords(verdict)], ["nearest limit", nearestLimitWords(verdict)],
-    ["explained", verdict && verdict.explained_share !== null ? Math.round(100 * verdict.explained_share) + " %" : null]));
+    ["explained", verdict && verdict.explained_share !== null ? Math.round(100 * verdict.explained_share) + "%" : null]));
   parts.push(losses(report.losses));
   for (const note of process.notes || []) parts.push(element("p", { class: "faint" }, note));
 
@@ -69,10 +69,11 @@ function managedView(report) {
   if (heap || types.length) parts.push(element("h2", {}, "Managed heap"));
   if (heap) {
     parts.push(element("p", { class: "verdict " + heap.verdict }, badge(heap.verdict), " ", heap.reason),
-      facts(["runtime", heap.runtime], ["alive after the last collection", bytes(heap.live_bytes)],
-        ...(heap.limit_bytes === null ? [] : [["at most", bytes(heap.limit_bytes)]]),
-        ["collections", count(heap.collections)], ["full", count(heap.full_collections)],
-        ["growth", rate(heap.growth_bytes_per_s)]));
+      facts(["runtime", heap.runtime], ...(heap.is_read
+        ? [["in use", bytes(heap.live_bytes)], ["readings", count(heap.collections)]]
+        : [["alive after the last collection", bytes(heap.live_bytes)], ["collections", count(heap.collections)],
+          ["full", count(heap.full_collections)]]),
+      ...(heap.limit_bytes === null ? [] : [["at most", bytes(heap.limit_bytes)]]), ["growth", rate(heap.growth_bytes_per_s)]));
   }
   if (types.length) {
     const columns = [
