@@ -113,7 +113,7 @@ def a_site(function: str | None = "leak_here", **changes: Any) -> SiteReport:
         "peak_live_bytes": 2_500_009,
         "verdict": Verdict.LEAK,
         "confidence": 0.83,
-        "reason": "+23.0 KiB in 59s, steadily; 97 % of old blocks still live",
+        "reason": "+23.0 KiB in 59s, steadily; 97% of old blocks still live",
         "leak_bytes_per_s": 6_007.5,
         "reachable": None,
     }

@@ -91,7 +91,7 @@ def _depth(node: FlameNode) -> int:
 
 
 def _figures(node: FlameNode, total: int, value: StackValue, most: int) -> str:
-    share = f"{100 * node.value / total:.1f} %" if total else ""
+    share = f"{100 * node.value / total:.1f}%" if total else ""
     if not most:
         return f"{amount(node.value, value)} ({share})"
     sign = "+" if node.delta >= 0 else "−"

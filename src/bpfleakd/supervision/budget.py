@@ -147,7 +147,7 @@ class Budget(Generic[K]):
             account.rounds_over += 1
             account.calm_since_s = None
             if account.rounds_over >= _ROUNDS_OVER or account.load_percent > _FAR_OVER * limit:
-                return self._cheaper(key, f"{_cost(account.load_percent)}: over its budget of {limit:g} %")
+                return self._cheaper(key, f"{_cost(account.load_percent)}: over its budget of {limit:g}%")
             return None
         account.rounds_over = 0
         if account.level == 0 or account.load_percent * _STEP_BACK_FACTOR > _SPARE * limit:
@@ -160,7 +160,7 @@ class Budget(Generic[K]):
             return None
         account.level -= 1
         account.calm_since_s = None
-        reason = f"{_cost(account.load_percent)}: far below its budget of {limit:g} %"
+        reason = f"{_cost(account.load_percent)}: far below its budget of {limit:g}%"
         return Change(key, account.level, False, reason)
 
     def _over_host(self) -> Change[K] | None:
@@ -177,8 +177,8 @@ class Budget(Generic[K]):
             return None
         dearest = max(candidates, key=self.load_percent)
         self._host_rounds_over = 0
-        loads = f"{_cost(self.load_percent(dearest))}, {self.policy_percent:.0f} % with all others"
-        return self._cheaper(dearest, f"{loads}: over the host's budget of {limit:g} %")
+        loads = f"{_cost(self.load_percent(dearest))}, {self.policy_percent:.0f}% with all others"
+        return self._cheaper(dearest, f"{loads}: over the host's budget of {limit:g}%")
 
     def _host_is_full(self, account: _Account) -> bool:
         more = (_STEP_BACK_FACTOR - 1) * account.load_percent
@@ -194,4 +194,4 @@ class Budget(Generic[K]):
 
 
 def _cost(load_percent: float) -> str:
-    return f"tracing costs {load_percent:.0f} % of a core"
+    return f"tracing costs {load_percent:.0f}% of a core"

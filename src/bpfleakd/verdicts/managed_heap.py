@@ -65,7 +65,6 @@ _NEAR_LIMIT_SHARE = 0.8
 _EXPLAINS_SHARE = 0.5
 # How many upper bounds the shown minimum is taken from.
 _BOUNDS = 3
-_LEFT_ALIVE = "what {} of the managed heap leave alive"
 
 _Row = NDArray[np.float64]
 
@@ -111,7 +110,7 @@ def classify_managed_heap(
     grows = grows and course is not Course.ENDED
     rate = found.slope_per_s if grows and found is not None else 0.0
     looks = _counted(count, "reading" if is_read else "collection")
-    what = f"what {looks} of the object heap found in use" if is_read else _LEFT_ALIVE.format(looks)
+    what = "the object heap" if is_read else "the live heap"
     if not count:
         verdict, reason = (
             Verdict.UNKNOWN,
@@ -121,20 +120,21 @@ def classify_managed_heap(
         verdict, reason = Verdict.UNKNOWN, f"{looks} of the managed heap: too few to tell"
     elif course is Course.SLOWS_DOWN:
         why = "near its limit" if near_limit else "as a cache does"
-        verdict, reason = Verdict.GROWING, f"{what} grows {human_rate(rate)}, ever more slowly, {why}"
+        slows = f"{what} grows {human_rate(rate)}, ever more slowly, {why} ({looks})"
+        verdict, reason = Verdict.GROWING, slows
     elif grows and _is_confirmed(collections, often_full, was_leak, rate, leak_after_s):
-        verdict, reason = Verdict.LEAK, f"{what} grows {human_rate(rate)}"
-        reason += "" if is_read else f", through {_counted(full, 'full collection')}"
+        confirmed = "" if is_read else f", {full:,} of them full"
+        verdict, reason = Verdict.LEAK, f"{what} grows {human_rate(rate)} ({looks}{confirmed})"
     elif not grows and count < _PARTS and _gained_bytes(found, collections) > GAINED_MIN_BYTES:
         # Five rising minima are below the test's certainty, but the heap is not constant either. Nor is it if
         # the last five of ten happen not to rise.
         verdict, reason = Verdict.UNKNOWN, f"{looks} of the managed heap: too few to tell"
     elif grows:
-        verdict, reason = Verdict.GROWING, f"{what} grows {human_rate(rate)}"
-        reason += "" if is_read else ", with no full one that confirms it yet"
+        confirmed = "" if is_read else ", and no full one has confirmed it yet"
+        verdict, reason = Verdict.GROWING, f"{what} grows {human_rate(rate)} ({looks}{confirmed})"
     else:
-        verdict, reason = Verdict.STEADY, f"{what} does not grow"
-        reason += " any more" if course is Course.ENDED else ""
+        any_more = " any more" * (course is Course.ENDED)
+        verdict, reason = Verdict.STEADY, f"{what} does not grow{any_more} ({looks})"
     [confidence] = leak_confidence(np.array([max(count, 1.0)]), np.array([watched_s]), leak_after_s)
     return ManagedHeap(
         runtime,

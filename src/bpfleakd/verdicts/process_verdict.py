@@ -122,13 +122,15 @@ def _since_full(
     # What rises is least at the beginning of a bin.
     starts_s = np.concatenate([[0.0], times_s[:-1]])
     later = starts_s >= full_since_s
-    words = f"; the table of live blocks is full for {human_duration(times_s[-1:].sum() - full_since_s)}"
+    words = (
+        f"; the table of live blocks has been full for {human_duration(times_s[-1:].sum() - full_since_s)}"
+    )
     if later.sum() >= _PARTS_MIN:
         since = trend(starts_s[later], anonymous_bytes[later])
         grows = _grows(since, starts_s[later])
         does = f"grows {human_rate(since.slope_per_s)}" if grows else "does not grow"
         words += f", memory {does} since"
-    return f"{words}: attach again with --mode sampled or a larger limits.live_blocks to see on"
+    return f"{words}: to see more, attach again with --mode sampled, or raise limits.live_blocks"
 
 
 def _memory_trend(times_s: NDArray[np.float64], anonymous_bytes: NDArray[np.float64]) -> Trend | None:

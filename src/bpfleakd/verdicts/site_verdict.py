@@ -374,4 +374,4 @@ def _share(share: float) -> str:
     if share <= 0:
         return "none"
     percent = 100 * share
-    return f"{percent:.0f} %" if percent >= 1 else f"{percent:.2g} %"
+    return f"{percent:.0f}%" if percent >= 1 else f"{percent:.2g}%"

@@ -58,7 +58,7 @@ function drawFlameGraph(graph, place) {
     })
     .setSearchHandler((results, sum, total) => {
       at("found").textContent = results.length
-        ? `${results.length} frames, ${(100 * sum / total).toFixed(1)} %` : "nothing found";
+        ? `${results.length} frames, ${(100 * sum / total).toFixed(1)}%` : "nothing found";
     });
   chart.tooltip(false);
   chart.onHover((entry) => { at("details").textContent = describe(entry.data); });

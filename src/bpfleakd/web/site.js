@@ -5,13 +5,13 @@ import { bytes, count, duration, readable, shareWords } from "./words.js";
 
 export function siteView(site) {
   const threads = site.threads.map((t) => `${t.comm || "?"} (${t.tid}) ${bytes(t.live_bytes)}`).join(", ");
-  const types = site.types.map((t) => `${t.type} ${Math.round(100 * t.share)} %`).join(", ");
+  const types = site.types.map((t) => `${t.type} ${Math.round(100 * t.share)}%`).join(", ");
   const reached = site.scanned_age_s === null ? null :
     `${{ true: "yes", false: "no" }[site.reachable] || "partly"} (scan ${duration(site.scanned_age_s)} ago)`;
   return [
     element("h2", { id: "site" }, headline(site, 200), " ", badge(site.verdict) || ""),
     site.reason ? element("p", { class: "verdict " + site.verdict },
-      `${site.reason} (confidence ${Math.round(100 * site.confidence)} %)`) : null,
+      `${site.reason} (confidence ${Math.round(100 * site.confidence)}%)`) : null,
     facts(["site", site.site], ["allocated", bytes(site.allocated_bytes)], ["peak", bytes(site.peak_live_bytes)],
       ["oldest block", duration(site.oldest_age_s)], ["still pointed to", reached], ["objects", types], ["threads", threads]),
     ...stackOf(site),

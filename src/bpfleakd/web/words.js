@@ -87,5 +87,5 @@ export function nearestLimitWords(verdict) {
 }
 
 export function shareWords(shares) {
-  return shares.map((share) => `${Math.round(100 * share.share)} % ${share.what}`).join(", ");
+  return shares.map((share) => `${Math.round(100 * share.share)}% ${share.what}`).join(", ");
 }

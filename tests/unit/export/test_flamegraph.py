@@ -156,7 +156,7 @@ def test_the_picture_is_xml_with_a_title_for_each_frame():
     svg = ElementTree.fromstring(flamegraph_svg(report_of((5, (MALLOC, a_frame("<&" * 200), MAIN))), BYTES))
     titles = [title.text.split("\n")[0] for title in svg.iter("{http://www.w3.org/2000/svg}title")]
     assert titles == ["leaky, pid 4711", "main", "<&" * 200, "malloc"]
-    assert "5 B (100.0 %)" in next(svg.iter("{http://www.w3.org/2000/svg}title")).text
+    assert "5 B (100.0%)" in next(svg.iter("{http://www.w3.org/2000/svg}title")).text
 
 
 def test_widths_are_shares():

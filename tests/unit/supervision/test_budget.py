@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from bpfleakd.model.code.probe import ProbeCost
 from bpfleakd.supervision.budget import Budget, BudgetLimits, Change, Usage
 
-# Ten thousand hits a second are 1 % of a core.
+# Ten thousand hits a second are 1% of a core.
 COST = ProbeCost(hit_ns=1_000.0, record_ns=2_000.0)
 LIMITS = BudgetLimits(process_percent=10.0, host_percent=25.0)
 EXACT, SAMPLED, NOT_AT_ALL = range(3)
@@ -65,7 +65,7 @@ def test_a_process_over_its_budget_is_traced_more_cheaply(world):
     world.percents = {"dear": (15.0, 8.0, 0.0), "cheap": (1.0, 0.5, 0.0)}
     (change,) = world.go_on(20)
     assert (change.key, change.level) == ("dear", SAMPLED)
-    assert change.reason == "tracing costs 15 % of a core: over its budget of 10 %"
+    assert change.reason == "tracing costs 15% of a core: over its budget of 10%"
 
 
 def test_a_process_that_is_always_over_it_is_not_traced_at_all(world):
@@ -97,7 +97,7 @@ def test_the_host_has_a_budget_too(world):
     }
     changes = world.go_on(60)
     assert [(change.key, change.level) for change in changes] == [("c", SAMPLED)]
-    assert "34 % with all others: over the host's budget of 25 %" in changes[0].reason
+    assert "34% with all others: over the host's budget of 25%" in changes[0].reason
     assert world.budget.host_percent == pytest.approx(25.0)
 
 

@@ -86,7 +86,7 @@ def test_what_is_too_dear_is_recorded_more_sparsely(world):
     assert world.levels == {1: 1}
     first, second = world.guard.annotated([a_traced_process(1), a_traced_process(2)])
     assert (first.load_percent, second.load_percent) == (5.0, 5.0)
-    assert world.reasons[1] == "tracing costs 20 % of a core: over its budget of 10 %"
+    assert world.reasons[1] == "tracing costs 20% of a core: over its budget of 10%"
     assert (first.limited, second.limited) == ("", "")
     stats = world.guard.stats()
     assert (stats.hit_ns, stats.host_load_percent, stats.cheaper_total) == (1_000.0, pytest.approx(10.0), 1)

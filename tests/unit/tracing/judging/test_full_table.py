@@ -106,7 +106,7 @@ def test_the_process_says_what_memory_does_since_and_what_helps(world: World) ->
     world.go_on(100, full=True)
     world.verdict(LEAK)
     reason = world.verdicts.of_process(world.table, ()).reason
-    assert "; the table of live blocks is full for 1m40s, memory grows +1.00 MiB/s since" in reason
+    assert "; the table of live blocks has been full for 1m40s, memory grows +1.00 MiB/s since" in reason
     assert "--mode sampled" in reason
 
 
