@@ -94,3 +94,29 @@ def _errors(root: type[errors.BpfleakdError]) -> list[type[errors.BpfleakdError]
     """The tree; classes of a test are not part of it."""
     children = [child for child in root.__subclasses__() if child.__module__.startswith("bpfleakd.")]
     return [root, *(each for child in children for each in _errors(child))]
+
+
+# The programs of the tutorials, by their file names.
+_SOURCES = {
+    path.name: path
+    for path in (
+        ROOT / "examples/leaky-service/order_service.cpp",
+        ROOT / "examples/python-shop/shop.py",
+        ROOT / "tests/workloads/go/service/main.go",
+        ROOT / "tests/workloads/runtimes/JavaLeaks.java",
+        ROOT / "tests/workloads/runtimes/node/leaks.js",
+    )
+}
+_PLACE = re.compile(rf"^(.*?)\b({'|'.join(map(re.escape, _SOURCES))}):(\d+)\b", re.MULTILINE)
+# A function of the tutorials' programs is no longer than this.
+_FUNCTION_LINES = 20
+
+
+@pytest.mark.parametrize("tutorial", sorted(ROOT.glob("docs/tutorial-*.md")), ids=lambda path: path.stem)
+def test_lines_in_tutorials_belong_to_the_functions_they_name(tutorial: Path):
+    """A change of a program moves its lines; a reader who looks one up has to find that function."""
+    for words, name, number in _PLACE.findall(tutorial.read_text()):
+        functions = "|".join(re.findall(r"[A-Za-z_]\w{3,}", words))
+        lines = _SOURCES[name].read_text().splitlines()[: int(number)][-_FUNCTION_LINES:]
+        begins = re.search(rf"\b(?:{functions})(?:\(|\[|: \()", "\n".join(lines))
+        assert begins or "(anonymous)" in words or "<module>" in words, f"{words.strip()} {name}:{number}"
