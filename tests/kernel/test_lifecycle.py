@@ -348,7 +348,7 @@ def test_a_program_without_an_allocator_is_refused(daemon, workload):
     assert _refusal(daemon(), program.pid).exit_code == NO_ALLOCATOR
 
 
-def test_attaching_twice_says_so(daemon, workload):
+def test_attaching_twice_is_an_error(daemon, workload):
     """The second attach is refused, and the first continues."""
     program = workload("many_sites", 23)
     tracer = daemon()
@@ -361,7 +361,7 @@ def test_attaching_twice_says_so(daemon, workload):
     expect_ledger(tracer.top_after_tick(program.pid), ledger)
 
 
-def test_detaching_what_is_not_attached_says_so(daemon, workload):
+def test_detaching_an_untraced_process_is_an_error(daemon, workload):
     """No traceback, and the daemon continues."""
     program = workload("churn")
     tracer = daemon()
@@ -435,7 +435,7 @@ def test_a_deleted_program_can_be_traced(daemon, tmp_path):
 # -- the daemon's own start ----------------------------------------------------------------------------------
 
 
-def test_without_root_the_daemon_says_what_it_needs(tmp_path):
+def test_without_root_the_daemon_states_what_it_needs(tmp_path):
     """Exit code 4 and a sentence, instead of EPERM from the depths."""
     done = subprocess.run(
         [

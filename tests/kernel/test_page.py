@@ -118,7 +118,7 @@ def _answers(port: int) -> bool:
         return False
 
 
-def test_the_page_names_who_leaks(daemon, workload, browser):
+def test_the_page_names_the_leaking_function(daemon, workload, browser):
     """From the list to the process, its call site, its stack and its flame graph."""
     program = workload("blocks")
     port = free_port()
@@ -161,7 +161,7 @@ def test_the_page_names_who_leaks(daemon, workload, browser):
     assert browser.errors() == []
 
 
-def test_the_page_shows_who_opens_file_descriptors(daemon, workload, browser):
+def test_the_page_shows_call_sites_that_open_descriptors(daemon, workload, browser):
     """How many are open, by which call sites, and with which stack; all add up."""
     program = workload("opening")
     port = free_port()

@@ -60,7 +60,7 @@ def test_killed_twenty_times_nothing_is_lost(daemon, workload):
     assert "Traceback" not in tracer.log
 
 
-def test_a_daemon_that_stops_says_so(daemon, workload):
+def test_a_stopping_daemon_reports_it(daemon, workload):
     """Requests meanwhile are answered, or refused with that reason; none finds half of the daemon gone."""
     tracer = daemon()
     for _ in range(3):
@@ -169,7 +169,7 @@ def test_another_version_is_replaced(daemon, workload):
     assert row["adopted_count"] == 0
 
 
-def test_what_cannot_be_understood_is_begun_anew(daemon, workload):
+def test_an_unreadable_record_starts_over(daemon, workload):
     """A record that is missing, a link that is half made: the process is attached to again, once."""
     program, whole = workload("many_sites", 23), workload("many_sites", 7)
     tracer = daemon()
@@ -297,7 +297,7 @@ def test_recording_stops_when_no_daemon_comes_back(daemon, workload):
 
 
 @pytest.mark.parametrize("what", ["a link", "all links", "a breakpoint"])
-def test_what_does_not_count_any_more_is_attached_to_anew(daemon, workload, what):
+def test_a_process_without_probes_is_attached_to_again(daemon, workload, what):
     """Links removed, or instructions put back, while no daemon ran: the loss is shown, then all counts."""
     tracer = daemon()
     program = workload("many_sites", 23)
@@ -339,7 +339,7 @@ def put_back(pid: int, probe: dict) -> None:
                 memory.write(file.read(1))
 
 
-def test_an_unmounted_bpffs_is_said_to_be_that(daemon, workload):
+def test_an_unmounted_bpffs_is_reported(daemon, workload):
     """And not that a living process has ended."""
     mount = tracer_mount()
     tracer = daemon(bpffs_dir=str(mount / "bpfleakd"))

@@ -50,7 +50,7 @@ def test_an_installed_package_is_a_running_service(without_package: Service):
     assert "answers on /run/bpfleakd/bpfleakd.sock" in without_package.control("doctor")
 
 
-def test_an_upgrade_goes_on_with_the_configuration_and_the_tables(
+def test_an_upgrade_keeps_configuration_and_tables(
     without_package: Service, package: Path, leaker: str
 ):
     """A new daemon runs then, with the administrator's configuration, and adopts the traced processes."""

@@ -38,7 +38,7 @@ def attach(service: Service, program: str) -> int:
 # -- what it does ------------------------------------------------------------------------------------------
 
 
-def test_it_finds_a_leak_and_its_status_says_so(service: Service, leaker: str):
+def test_it_finds_a_leak_and_its_status_line_has_it(service: Service, leaker: str):
     """In a program that only its user may read, with the source line; systemd shows the status."""
     assert status_text(service) == "0 traced, 0 growing, 0 lost"
     pid = attach(service, leaker)
@@ -91,7 +91,7 @@ def test_systemd_finds_no_fault_in_the_unit(service: Service):
     assert float(exposure[1]) <= 3.0
 
 
-def test_without_sys_admin_it_works_where_the_unit_says_so(service: Service, leaker: str):
+def test_without_sys_admin_it_works_with_a_drop_in(service: Service, leaker: str):
     """The capabilities that the unit's comment gives for kernels that need no perf events."""
     (event,) = service.events("kernel.loaded")[-1:]
     if event["method"] == "perf":
@@ -116,7 +116,7 @@ def user(machine: Container, name: str, *groups: str) -> Iterator[str]:
         machine.run("userdel", name)
 
 
-def test_the_group_may_trace_and_others_are_told_the_way(service: Service, leaker: str):
+def test_the_group_may_trace_and_others_get_a_hint(service: Service, leaker: str):
     """The socket belongs to root and the group; the log has the users."""
     status = service.machine.run("stat", "--format=%U:%G %a", "/run/bpfleakd/bpfleakd.sock")
     assert status.strip() == "root:bpfleakd 660"
@@ -215,7 +215,7 @@ def test_kill_9_is_repaired(service: Service, leaker: str):
     assert stat.S_ISSOCK(service.machine.path("/run/bpfleakd/bpfleakd.sock").stat().st_mode)
 
 
-def test_a_restart_goes_on_with_what_was_traced(service: Service, leaker: str):
+def test_a_restart_continues_tracing(service: Service, leaker: str):
     """The blocks from before are still there, and those of the time between."""
     pid = service.pid
     program = attach(service, leaker)

@@ -369,7 +369,7 @@ def test_history(query, arguments):
     assert service.calls == [("history", *arguments)]
 
 
-def test_the_page_loads_only_what_is_here():
+def test_the_page_loads_nothing_from_other_servers():
     """Every file that it names is served, with a type, and its headers forbid all other sources."""
     page = ask(FakeService(), "GET", "/", read_only=True)
     assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
@@ -455,7 +455,7 @@ def test_others_are_answered_while_something_large_is_rendered(monkeypatch, targ
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_is_encoded_in_pieces_is_the_same(value):
+def test_an_answer_encoded_in_pieces_is_the_same(value):
     """Item by item, and sent by the quarter of a megabyte."""
     assert json_answer(value).body == msgspec.json.encode(value)
 
@@ -711,7 +711,7 @@ def test_diff(query, times):
     ]
 
 
-def test_what_is_asked_of_a_runtime():
+def test_requests_to_a_runtime():
     """Names and a sample of the heap: looking is GET, disturbing the process is POST, and not over TCP."""
     named = NamesReport(23, "java", ("JVM 17.0.15",), 5, (UnnamedFrames(None, 2),), ())
     asked = replace(named, requested=RequestedNames("JVM", "Compiler.perfmap", 0.1, 2))
@@ -730,7 +730,7 @@ def test_what_is_asked_of_a_runtime():
     assert ask(service, "POST", "/v1/processes/23/names", read_only=True).status in (404, 405)
 
 
-def test_who_allocates_what_stays_alive():
+def test_methods_that_allocate_survivors():
     """The price is GET, sampling is POST, with a limit, and not over TCP."""
     line = SurvivorLine("Sessions.remember", 34)
     row = Survivor("shop.Order", 3, 0.75, line.function, line.line, ("Sessions.KNOWN",), (line,))

@@ -86,7 +86,7 @@ def test_a_body_and_an_upgrade_are_ignored(path, body):
     assert answer.status == 201
 
 
-def test_a_client_that_waits_with_its_body_is_asked_for_it(path):
+def test_expect_100_gets_a_continue(path):
     """RFC 9110, 10.1.1."""
     with running(FakeService(attach=a_traced_process(23)), path), socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(10)
@@ -106,7 +106,7 @@ def test_a_client_that_waits_with_its_body_is_asked_for_it(path):
         (b"GET /v1/status HTTP/1.0\r\n\r\n", False),
     ],
 )
-def test_the_client_says_whether_the_connection_stays(path, sent, stays_open):
+def test_the_client_decides_whether_the_connection_stays(path, sent, stays_open):
     """HTTP/1.1 keeps it, by default; the end of the answer does not depend on it."""
     with running(FakeService(stats=some_stats()), path), socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(10)
@@ -131,7 +131,7 @@ def test_a_path_is_unescaped_once(path):
         assert exchanged(path, STATUS.replace(b"status", b"%2573tatus"))[0].status == 404
 
 
-def test_what_a_client_asked_is_done_though_it_has_gone(path):
+def test_a_request_is_completed_after_its_client_left(path):
     """Ctrl-C in `bpfleakctl attach` does not leave half an attach."""
     asked, gone, done = threading.Event(), threading.Event(), threading.Event()
 

@@ -138,7 +138,7 @@ def test_one_user_gets_so_many_connections(path):
             assert time.monotonic() < deadline_s
 
 
-def test_a_refused_client_is_told_why(path):
+def test_a_refused_client_gets_the_reason(path):
     """bpfleakctl reports too many connections, and not a missing daemon."""
     with running(FakeService(stats=some_stats()), path), contextlib.ExitStack() as opened:
         for _ in range(PEER_CONNECTIONS_MAX):
@@ -156,7 +156,7 @@ def test_an_answer_that_nobody_reads_is_dropped(path):
         socket.create_connection(("127.0.0.1", server.tcp_port)) as connection,
     ):
         connection.sendall(b"GET /v1/processes/1/sites HTTP/1.1\r\nhost: localhost\r\n\r\n")
-        deadline_s = time.monotonic() + 10
+        deadline_s = time.monotonic() + 60
         seen = []
         while 503 not in seen or seen[-1] != 200:
             with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.tcp_port)) as other:
@@ -199,7 +199,7 @@ def test_limits_are_for_each_and_for_all():
     assert admission.refused_count == 4
 
 
-def test_what_one_peer_leaves_unread_keeps_no_other_waiting():
+def test_an_unread_answer_delays_no_other_client():
     """That client is refused further answers; others, who have read everything, get theirs."""
     one, two, three = ("user", 1), ("user", 2), ("user", 3)
     unsent = [(one, 2 << 20), (one, 7 << 20), (two, 1)]
@@ -209,7 +209,7 @@ def test_what_one_peer_leaves_unread_keeps_no_other_waiting():
 
 
 @pytest.mark.parametrize("close", [True, False])
-def test_a_connection_that_its_peer_closed_is_nobodys(close):
+def test_a_closed_connection_has_no_owner(close):
     """The kernel reports root as its owner, so clients that open and close connections would use up root's
     share.
     """
@@ -229,7 +229,7 @@ def test_a_connection_that_its_peer_closed_is_nobodys(close):
 
 
 @pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "127.0.0.7"), (socket.AF_INET6, "::1")])
-def test_local_users_are_told_apart(family, address):
+def test_local_users_are_distinguished(family, address):
     """By the socket at the other end, whatever loopback address it has."""
     users = LocalUsers()
     with contextlib.closing(users), socket.socket(family) as listener:
@@ -251,7 +251,7 @@ def test_local_users_are_told_apart(family, address):
         ("fe80::1%eth0", "fe80::/64"),
     ],
 )
-def test_other_machines_are_told_apart_by_network(address, network):
+def test_other_machines_are_distinguished_by_network(address, network):
     """An IPv6 host has 2**64 addresses to choose from."""
 
     class Far:

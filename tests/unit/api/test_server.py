@@ -190,7 +190,7 @@ def test_an_address_for_other_machines_answers_to_any_name(path):
         connection.close()
 
 
-def test_attach_and_detach_are_logged_with_who_asked(path):
+def test_attach_and_detach_are_logged_with_the_user(path):
     """With user and process, as the kernel reports them; read requests are not logged."""
     service = FakeService(attach=a_traced_process(), detach=a_traced_process(), stats=some_stats())
     with capture_logs() as lines, running(service, path):
@@ -382,7 +382,7 @@ def test_no_socket_file(path):
     assert caught.value.exit_code == 3
 
 
-def test_nobody_behind_the_socket(path):
+def test_a_socket_without_a_daemon(path):
     """The daemon was killed."""
     path.parent.mkdir()
     with socket.socket(socket.AF_UNIX) as dead:

@@ -48,7 +48,7 @@ def test_json(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (None, "cannot be read: No such file or directory"),
     ],
 )
-def test_what_cannot_be_analysed(
+def test_files_that_are_no_history(
     text: str | None, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Is refused with the way out."""

@@ -24,7 +24,7 @@ def test_durations(text, seconds):
 @pytest.mark.parametrize(
     "text", ["", "s", "1w", "-1s", "1 h", "1h 30m", "1e3", "nan", "１s", "1hs", "9" * 40 + "s"]
 )
-def test_what_is_no_duration(text):
+def test_texts_that_are_not_durations(text):
     """A misspelt one is not taken for another."""
     with pytest.raises(argparse.ArgumentTypeError, match=r"is not a duration \(for example 60s"):
         duration_s(text)
@@ -40,7 +40,7 @@ def test_any_text(text):
 @pytest.mark.parametrize(
     "text", ["", "5d41402abc4b2a7", "5D41402ABC4B2A76", "5d41402abc4b2a76\n", "leak_here"]
 )
-def test_what_is_no_site(text):
+def test_texts_that_are_not_sites(text):
     """Fingerprints have 16 hexadecimal digits, as they are printed."""
     with pytest.raises(argparse.ArgumentTypeError):
         site(text)

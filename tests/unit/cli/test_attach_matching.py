@@ -132,7 +132,7 @@ def test_a_process_that_is_attached_to_already_is_waited_for(ctl):
     assert ctl(service, "attach", "4711", "--wait")[0] == 20
 
 
-def test_it_waits_as_long_as_it_is_told(ctl):
+def test_it_waits_for_the_requested_time(ctl):
     """While the process runs."""
     service = a_service({4711: Verdict.STEADY}, processes=(a_traced_process(4711),))
     assert ctl(service, "attach", "4711", "--wait", "--for", "0.6s")[0] == 0

@@ -142,7 +142,7 @@ def test_ps_all(ctl):
     assert [(row["pid"], row["state"]) for row in answer["watched"]] == [(101, "paused")]
 
 
-def test_ps_all_says_what_was_missed(ctl):
+def test_ps_all_lists_missed_processes(ctl):
     """Processes that ended before they were attached to, by the rule that matched them."""
     events = ProcessEventStats(missed_total={"rule 1": 1_009, "default": 23})
     stats = replace(some_stats(), process_events=events)
@@ -262,7 +262,7 @@ def test_scan(ctl):
         (errors.NoSuchSite("no such", "look"), "bpfleakctl: no such\n  hint: look\n"),
     ],
 )
-def test_report_of_what_is_not_there(ctl, error, words):
+def test_report_of_an_unknown_process(ctl, error, words):
     """A process, or a site, that does not exist."""
     assert ctl(FakeService(blocks=error), "report", "--pid", "23") == (5, "", words)
 
@@ -325,7 +325,7 @@ def test_diff_of_times_and_kept_reports(ctl, tmp_path):
         ("--pid", "23", "--to", "start"),
     ],
 )
-def test_diff_of_what_cannot_be_compared(ctl, arguments):
+def test_diff_rejects_wrong_arguments(ctl, arguments):
     """A wrong command line."""
     with pytest.raises(SystemExit) as ended:
         ctl(FakeService(), "diff", *arguments)
@@ -379,7 +379,7 @@ def test_maps_of_a_process_that_is_not_attached(ctl):
         ("collapsed", ".txt", b"_start;main;leak_here;malloc "),
     ],
 )
-def test_what_is_exported_is_written_whole(ctl, tmp_path, kind, ending, first_bytes):
+def test_an_export_is_written_completely(ctl, tmp_path, kind, ending, first_bytes):
     """It replaces the old file and leaves no other; the format comes from the option or the file name."""
     for name, options in ((f"leak{ending}", ()), ("leak", ("--format", kind))):
         path = tmp_path / name

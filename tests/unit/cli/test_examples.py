@@ -19,7 +19,7 @@ def test_every_example_is_understood(line):
 
 
 @pytest.mark.parametrize("name", list(EXAMPLES))
-def test_help_says_what_a_command_is_for_and_shows_it_used(name, capsys, monkeypatch):
+def test_help_has_a_description_and_examples(name, capsys, monkeypatch):
     """Within 80 columns."""
     monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit):

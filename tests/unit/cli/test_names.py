@@ -23,6 +23,6 @@ from bpfleakd.cli.render.words import readable_function
         ("evil\x1b[2J", "evil\\x1b[2J"),
     ],
 )
-def test_types_that_everybody_knows_are_called_as_everybody_calls_them(demangled, shown):
+def test_standard_types_have_their_everyday_names(demangled, shown):
     """And nothing in a name reaches the terminal as it is."""
     assert readable_function(demangled) == shown

@@ -53,7 +53,7 @@ def test_diff_takes_a_process_alone():
         (["diff", "before.json"], "to compare reports, name two"),
     ],
 )
-def test_a_mistake_is_told_with_the_way_to_mend_it(arguments, words, capsys):
+def test_an_error_has_a_hint(arguments, words, capsys):
     """Before any request to a daemon; the exit code is that of a wrong command line."""
     with pytest.raises(SystemExit) as ended:
         main(["--socket", "/nowhere", *arguments])

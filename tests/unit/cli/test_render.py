@@ -83,7 +83,7 @@ def test_only_the_first_sites_have_their_stacks_shown():
     assert not any("_start" in line for line in report_lines(a_report(sites=sites), stacks=0))
 
 
-def test_why_is_said_of_what_grows_and_of_the_first():
+def test_reasons_of_growing_sites_and_of_the_first():
     """A screen full of reasons why steady sites are steady would hide the leak."""
     verdicts = (Verdict.STEADY, Verdict.STEADY, Verdict.GROWING, Verdict.CHURN)
     sites = tuple(a_site(site=str(n), verdict=each, reason=f"why {n}") for n, each in enumerate(verdicts))
@@ -92,7 +92,7 @@ def test_why_is_said_of_what_grows_and_of_the_first():
     assert [line.split()[0] for line in lines if "KiB/s" in line and "leak_here" in line] == list(verdicts)
 
 
-def test_what_was_missed_is_said():
+def test_losses_are_shown():
     """In words and with the setting to change; reasons with a count of 0 are omitted."""
     lines = report_lines(
         a_report(losses={"live_full": 1_234, "stack_full": 0, "new_reason": 2}), columns=None
@@ -134,7 +134,7 @@ def test_no_sites_is_explained(process, words):
 
 
 @pytest.mark.parametrize("end", [end for end in StackEnd if end != StackEnd.BOTTOM])
-def test_a_truncated_stack_says_why(end):
+def test_a_truncated_stack_states_the_reason(end):
     """Each reason has words."""
     lines = report_lines(a_report(sites=(a_site(truncated=end),)))
     assert lines[-1].startswith("      … truncated: ")
@@ -156,7 +156,7 @@ def test_where_is_module_and_offset_without_source_lines():
     assert lines[2].endswith("leak_here leaky+0x101")
 
 
-def test_frames_without_names_are_shown_by_what_is_known():
+def test_frames_without_names_have_address_or_kind():
     """By address, kind, and whether they are inlined."""
     stack = (
         a_frame(None, location=None),
@@ -270,7 +270,7 @@ def test_watched_processes_are_a_row_each():
     assert drawn(watched_view([])) == ["no process is watched"]
 
 
-def test_checks_have_their_way_out_below():
+def test_a_failed_check_has_its_fix_below():
     """Whatever the words are."""
     checks = [
         Check("kernel", CheckStatus.OK, "6.18"),

@@ -64,7 +64,7 @@ class TestReport:
         assert report_lines(**nothing)[1:] == ["no outstanding blocks 1m00s old or older"]
         assert report_lines(**nothing, older_than_s=0.0)[1:] == ["no outstanding blocks"]
 
-    def test_losses_and_the_end_are_said(self) -> None:
+    def test_losses_and_the_end_are_shown(self) -> None:
         """As in top."""
         lines = report_lines(process=a_process(state=ProcessState.EXITED), losses={"live_full": 7})
         assert lines[0].startswith("4711 leaky (exited)")
@@ -87,7 +87,7 @@ class TestReport:
         site = some_site_blocks(caller=frame, blocks=(a_block(),), left_out_count=0)
         assert report_lines(sites=(site,), left_out_sites=0)[-1].endswith(f"4711 worker {words}")
 
-    def test_a_truncated_stack_says_why(self) -> None:
+    def test_a_truncated_stack_states_the_reason(self) -> None:
         """Between the stack and the blocks."""
         lines = report_lines(sites=(some_site_blocks(truncated=StackEnd.DEPTH),))
         assert lines[8].startswith("      … truncated: the stack has more frames")

@@ -19,7 +19,7 @@ def maps_lines(columns: int | None = 80, **changes: Any) -> list[str]:
     return drawn(maps_view(an_address_space(**changes), width=columns), columns)
 
 
-def test_memory_by_use_then_what_explains_it_then_the_modules():
+def test_memory_by_use_then_its_explanation_then_the_modules():
     """All of it is readable at 80 columns; the largest resident use first, and the sums below."""
     assert maps_lines() == [
         "4711 leaky  attached 3m31s  page tables 88.0 KiB",
@@ -69,7 +69,7 @@ def test_only_the_first_modules_are_shown():
     assert not any("compiled" in line for line in maps_lines(jit_modules=()))
 
 
-def test_what_was_missed_is_said():
+def test_losses_are_shown():
     """Before the figures that lack it."""
     assert maps_lines(losses={"mappings_left_out": 23, "event_full": 0})[2] == "missed: 23 mappings left out"
 
@@ -95,7 +95,7 @@ def test_any_figures_and_names_fit_and_do_no_harm(figures, name):
     )
 
 
-def test_a_container_has_a_table_of_its_own():
+def test_a_container_has_a_separate_table():
     """Use and limit, growth, and the share of this process."""
     lines = (
         ContainerLine(ContainerKind.FILE, 40 << 20, 1_048_576.0, None),

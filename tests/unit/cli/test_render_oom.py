@@ -29,7 +29,7 @@ LINES = (BillLine(BillKind.HEAP_LIVE, 40 * MIB, 2e6), BillLine(BillKind.HEAP_FRE
 KILL = OomKill(60 * MIB, 5 * MIB, 0, 88 << 10, LINES, 1.5, "memory grows", CONTAINER)
 
 
-def test_what_it_had_and_what_that_was_spent_on():
+def test_an_oom_report_has_memory_and_its_bill():
     """At the kill by the kernel, and shortly before by the bill."""
     assert oom_lines(KILL) == [
         "killed by the kernel because memory had run out: it had 60.0 MiB anonymous, 5.00 MiB files, "
@@ -40,8 +40,8 @@ def test_what_it_had_and_what_that_was_spent_on():
     ]
 
 
-def test_what_is_not_known_is_not_said():
-    """An old kernel tells whom it kills and no more; there may have been no time for a bill."""
+def test_unknown_figures_are_left_out():
+    """An old kernel reports the killed process and no more; there may have been no time for a bill."""
     assert oom_lines(OomKill(None, None, None, None)) == ["killed by the kernel because memory had run out"]
 
 

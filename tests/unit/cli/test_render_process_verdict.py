@@ -27,7 +27,7 @@ def test_when_a_limit_is_reached(kind: MemoryLimitKind) -> None:
     assert when.endswith(" are used up in 2h05m")
 
 
-def test_a_limit_that_nothing_says_when_is_reached() -> None:
+def test_a_limit_without_a_forecast() -> None:
     """It is shown, if it is nearer than the machine's."""
     limit = MemoryLimit(MemoryLimitKind.MANAGED_HEAP, 512 << 20, 128 << 20)
     why, nearest = verdict_lines(a_verdict(limit, None))

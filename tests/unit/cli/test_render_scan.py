@@ -70,7 +70,7 @@ def test_how_it_was_read(method: ScanMethod, words: str) -> None:
     assert lines(method=method)[1] == f"scanned 101 MiB in 1.3 s; {words}"
 
 
-def test_what_is_suppressed() -> None:
+def test_suppressed_sites_have_a_line() -> None:
     """By which pattern, and how much."""
     sums = ReachabilitySums(possibly_lost_bytes=576, possibly_lost_count=2)
     assert "suppressed by leak:^allocate_dtv$: 576 B in 2 blocks possibly lost" in lines(
@@ -78,7 +78,7 @@ def test_what_is_suppressed() -> None:
     )
 
 
-def test_what_was_freed() -> None:
+def test_freed_memory_counts_as_in_use_where_it_is_not_recognised() -> None:
     """Stated if freed memory counts as in use."""
     words = "note: freed memory counts as in use"
     assert words in lines(known_heap_bytes=0)

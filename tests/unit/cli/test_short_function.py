@@ -55,7 +55,7 @@ def test_any_name_fits(name, width):
     assert cell_len(short_function(name, width)) <= width
 
 
-def test_a_pipe_cuts_only_what_nobody_can_read():
+def test_only_mangled_names_are_cut_in_a_pipe():
     """A demangled name is whole, however long; a mangled one would make all rows as wide."""
     long = f"std::vector<{'x' * 300}>::push_back"
     assert unbounded_function(long) == long

@@ -11,7 +11,7 @@ def test_it_goes_from_nothing_to_the_largest():
     assert sparkline([3, 4], [0, 7], 4) == "▁▁▁█"
 
 
-def test_what_cannot_be_drawn_is_empty_or_flat():
+def test_a_sparkline_without_values_is_empty_or_flat():
     """No bins, no room, no memory."""
     assert sparkline([], [], 10) == ""
     assert sparkline([1], [5], 0) == ""

@@ -16,7 +16,7 @@ print("done")
 """
 
 
-def test_what_takes_long_says_so_on_a_terminal_and_leaves_nothing():
+def test_a_slow_answer_shows_progress_and_removes_it():
     """With the time that it has taken; the cursor comes back."""
     with on_a_terminal([sys.executable, "-c", SCRIPT.format(after_s=0, takes_s=1.5)]) as terminal:
         terminal.until("reading [red] the memory")
@@ -28,13 +28,13 @@ def test_what_takes_long_says_so_on_a_terminal_and_leaves_nothing():
     assert rest.rstrip().endswith("done")
 
 
-def test_what_is_quick_says_nothing():
+def test_a_quick_answer_shows_no_progress():
     """A line that flickers does not help."""
     with on_a_terminal([sys.executable, "-c", SCRIPT.format(after_s=60, takes_s=0)]) as terminal:
         assert terminal.end() == ("done\r\n", 0)
 
 
-def test_nothing_is_said_where_nobody_looks():
+def test_no_progress_without_a_terminal():
     """In a pipe."""
     command = [sys.executable, "-c", SCRIPT.format(after_s=0, takes_s=0.3)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

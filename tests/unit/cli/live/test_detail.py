@@ -18,7 +18,7 @@ from ...samples import a_site
         ({"reachable": None, "scanned_age_s": 90.0}, "partly lost (scan 1m30s ago)"),
     ],
 )
-def test_what_a_scan_has_found_and_when(found, words):
+def test_reachability_and_the_age_of_the_scan(found, words):
     """A result from an hour ago may be outdated."""
     lines = [line.plain for line in detail_lines(a_site(**found), None, 100)]
     assert f"memory     heap; {words}" in lines

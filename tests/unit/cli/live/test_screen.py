@@ -130,7 +130,7 @@ def test_the_selected_row_is_on_the_screen_with_its_stack(place):
     assert sum("function_" in line for line in lines) == shown.page_rows
 
 
-def test_a_long_stack_says_how_much_is_left_to_see():
+def test_a_long_stack_states_the_number_of_hidden_lines():
     """Below a list there is no room for all of it."""
     site = a_site(stack=tuple(a_frame(f"f{n}") for n in range(100)))
     lines, _shown = lines_of(SITE_PAGE, Answer(Question(4711), report=a_report(sites=(site,))))
@@ -267,7 +267,7 @@ def test_a_call_site_that_left_is_explained():
         (View(paused=True), Answer(Question(None), error=NotAttached("")), "paused"),
     ],
 )
-def test_an_empty_or_unusual_screen_says_so(view, answer, words):
+def test_empty_and_unusual_screens_explain_themselves(view, answer, words):
     """In words, with the way out."""
     assert words in "\n".join(lines_of(view, answer)[0])
 
@@ -347,7 +347,7 @@ def test_watched_processes_are_below_those_that_are_traced():
     assert "paused" in next(line for line in lines if "4723" in line)
 
 
-def test_the_last_line_says_where_in_the_list_one_is():
+def test_the_last_line_has_the_position_in_the_list():
     """Counted from one; a plus where more were left out than were asked for."""
     view = replace(SITE_PAGE, cursor=SITES[44].site)
     assert lines_of(view, ANSWER)[0][-1].endswith("45 of 101")

@@ -174,7 +174,7 @@ def test_the_same_sort_key_again_turns_the_order():
 
 
 @pytest.mark.parametrize(("key", "action"), [("d", Action.DETACH), ("y", Action.TYPES)])
-def test_what_ends_or_stops_something_is_asked_first(key, action):
+def test_keys_that_stop_something_ask_first(key, action):
     """Any key but y is a no."""
     asking = after(View(), PIDS, "down", key)
     assert asking.asking == (action, 103)
