@@ -77,7 +77,8 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         pids = client.matching(selection)
         if not pids:
-            raise NoSuchProcess(f"no process matches {selection.words}", "`bpfleakctl policy` lists them all")
+            hint = "`bpfleakctl policy` lists all processes; a script has the name of its interpreter"
+            raise NoSuchProcess(f"no process matches {selection.words}", hint)
     who = ", ".join(map(str, pids))
     if arguments.enable_profile and not arguments.yes and not _agrees(who):
         print("bpfleakctl: nothing was done: --enable-profile needs confirmation, or --yes", file=sys.stderr)
