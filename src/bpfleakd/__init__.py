@@ -1,3 +1,3 @@
 """bpfleakd: a live memory-leak monitor for running Linux programs, built on eBPF."""
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
