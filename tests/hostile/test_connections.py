@@ -56,6 +56,21 @@ while True:
         held[-1].sendall(b"GET /assets/vendor/flamegraph.js HTTP/1.1\\r\\nhost: localhost\\r\\n\\r\\n" * 100)
         held = held[-200:]
 """,
+    "requests of very many parts": """
+bodies = b"POST / HTTP/1.1\\r\\nhost: l\\r\\ntransfer-encoding: chunked\\r\\n\\r\\n"
+bodies += b"1\\r\\nx\\r\\n" * 100_000
+headers = b"GET / HTTP/1.1\\r\\nhost: l\\r\\n" + b"a:\\r\\n" * 100_000
+parameters = b"GET /v1/status?" + b"%ff=%ff&" * 2_000 + b" HTTP/1.1\\r\\nhost: l\\r\\n\\r\\n"
+held = []
+for part in itertools.cycle([bodies, headers, parameters]):
+    with contextlib.suppress(OSError):
+        held.append(connected())
+        held[-1].setblocking(False)
+    for each in held:
+        with contextlib.suppress(OSError):
+            each.send(part)
+    held = held[-30:]
+""",
     "rubbish": """
 while True:
     with contextlib.suppress(OSError), connected() as connection:

@@ -5,6 +5,8 @@ Rules:
   - Between two requests a connection rests for `idle_s` at most.
   - While there is data to send, the peer reads some of it within every `idle_s`.
 
+It passes on a little data at a time: parsing stalls the loop, and every connection may have data.
+
 The application, not the HTTP protocol, reports when a request begins and ends (gates.py).
 """
 
@@ -21,6 +23,7 @@ __all__ = ["Connection", "Deadlines"]
 # A peer that reads less than this in `idle_s`, and not everything, occupies memory on purpose.
 _PROGRESS_BYTES = 64 << 10
 _NO_LIMIT = 1 << 62
+_READ_BYTES = 16 << 10
 
 
 class Deadlines(Struct, frozen=True):
@@ -36,7 +39,7 @@ class _Phase(Enum):
     IDLE = auto()
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """Passes everything to the protocol that `speak` creates, until a deadline passes.
 
     Calls `closed` once the connection is gone.
@@ -55,6 +58,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._unsent_before = 0
+        self._read = bytearray()
 
     @property
     def unsent_bytes(self) -> int:
@@ -81,7 +85,12 @@ class Connection(asyncio.Protocol):
         self._enter(_Phase.HEADERS)
         self._inner.connection_made(transport)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> bytearray:
+        self._read = bytearray(_READ_BYTES)
+        return self._read
+
+    def buffer_updated(self, nbytes: int) -> None:
+        data, self._read = bytes(memoryview(self._read)[:nbytes]), bytearray()
         if self._phase is _Phase.IDLE:
             self._enter(_Phase.HEADERS)
         self._inner.data_received(data)

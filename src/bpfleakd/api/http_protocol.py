@@ -1,8 +1,13 @@
-"""HTTP/1.1 on a connection: h11 parses and frames; this passes requests to the application in order."""
+"""HTTP/1.1 on a connection: h11 parses and frames; this passes requests to the application in order.
+
+h11 takes some µs for each line, each piece of a body and each parameter. It parses in the loop, so a request
+has few of them, or is refused before they are parsed.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from http import HTTPStatus
 
 import h11
@@ -20,6 +25,11 @@ log = structlog.get_logger()
 
 # A request line and headers: bpfleakctl's have some hundred bytes, a browser's cookies may add thousands.
 _HEADERS_MAX_BYTES = 16 << 10
+_HEADER_LINES_MAX = 100
+_PARAMETERS_MAX = 100
+# No request needs a body.
+_BODY_MAX_BYTES = 16 << 10
+_HEADERS_END = re.compile(rb"\n\r?\n")
 # A large answer is sent in pieces, so others get their turn in between.
 _PIECE_BYTES = 256 << 10
 
@@ -84,15 +94,22 @@ class HttpProtocol(asyncio.Protocol):
         """Process the received data, up to the end of a request."""
         while self._task is None and self._transport is not None:
             try:
+                if self._has_many_lines():
+                    words = f"a request may have {_HEADER_LINES_MAX} headers"
+                    self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, words)
+                    return
                 event = self._http.next_event()
             except h11.RemoteProtocolError:
-                self._refuse()
+                self._refuse(HTTPStatus.BAD_REQUEST, "this is not a valid HTTP request")
                 return
             if event is h11.NEED_DATA:
                 if self._http.they_are_waiting_for_100_continue:
                     self._send(h11.InformationalResponse(status_code=HTTPStatus.CONTINUE, headers=[]))
                 return
             if isinstance(event, h11.Request):
+                if fault := _fault(event):
+                    self._refuse(*fault)
+                    return
                 self._request = event
             elif isinstance(event, h11.EndOfMessage):
                 assert self._request is not None
@@ -130,11 +147,20 @@ class HttpProtocol(asyncio.Protocol):
         self._transport.resume_reading()
         self._proceed()
 
-    def _refuse(self) -> None:
-        """Refuse a request, unless the answer has begun, and close: the rest cannot be parsed."""
+    def _has_many_lines(self) -> bool:
+        """Whether the next request, as far as it has arrived, has too many headers."""
+        if self._http.their_state is not h11.IDLE:
+            return False
+        received, _is_whole = self._http.trailing_data
+        end = _HEADERS_END.search(received)
+        return received.count(b"\n", 0, end.start() if end else len(received)) > _HEADER_LINES_MAX
+
+    def _refuse(self, status: HTTPStatus, reason: str) -> None:
+        """Refuse a request, unless the answer has begun, and close: the rest is not parsed."""
         assert self._transport is not None
+        self._is_closing = True
         if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            response = error_answer(HTTPStatus.BAD_REQUEST, "bad-request", "this is not a valid HTTP request")
+            response = error_answer(status, "bad-request", reason)
             self._begin(response)
             self._send(h11.Data(data=response.body))
             self._send(h11.EndOfMessage())
@@ -150,3 +176,15 @@ class HttpProtocol(asyncio.Protocol):
         data = self._http.send(event)
         if data and self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
+
+
+def _fault(request: h11.Request) -> tuple[HTTPStatus, str] | None:
+    """Why a request is refused without its body."""
+    headers = dict(request.headers)
+    if b"transfer-encoding" in headers:
+        return HTTPStatus.LENGTH_REQUIRED, "a body must have a Content-Length"
+    if int(headers.get(b"content-length", b"0")) > _BODY_MAX_BYTES:
+        return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body may have {_BODY_MAX_BYTES} bytes"
+    if request.target.count(b"&") >= _PARAMETERS_MAX:
+        return HTTPStatus.BAD_REQUEST, f"a request may have {_PARAMETERS_MAX} parameters"
+    return None

@@ -88,7 +88,11 @@ class PrometheusExporter:
         """Return (body, content type) in the best format that an Accept header requests."""
         try:
             encode, content_type = choose_encoder(accept)
+            # It repeats the version, of which only the first numbers were compared.
+            is_valid = content_type.isascii() and content_type.isprintable()
         except (TypeError, ValueError):  # The header has an invalid version.
+            is_valid = False
+        if not is_valid:
             encode, content_type = generate_latest, CONTENT_TYPE_PLAIN_0_0_4
         return encode(self._registry), content_type
 

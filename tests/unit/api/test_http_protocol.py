@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import json
 import socket
 import threading
 from pathlib import Path
 
 import pytest
+
+from bpfleakd.api.connection import Connection, Deadlines
 
 from ..samples import a_traced_process, some_stats
 from .serving import FakeService, running
@@ -74,7 +77,6 @@ def test_head_has_the_headers_of_get_and_no_body(path):
     "body",
     [
         b"content-length: 5\r\n\r\nhello",
-        b"transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
         b"content-length: 5\r\nexpect: 100-continue\r\n\r\nhello",
         b"connection: upgrade\r\nupgrade: websocket\r\n\r\n",
     ],
@@ -84,6 +86,58 @@ def test_a_body_and_an_upgrade_are_ignored(path, body):
     with running(FakeService(attach=a_traced_process(23)), path):
         answer, _ = exchanged(path, b"POST /v1/processes/23 HTTP/1.1\r\nhost: localhost\r\n" + body)
     assert answer.status == 201
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"POST /v1/processes/1 HTTP/1.1\r\nhost: l\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n", 411),
+        (b"POST /v1/processes/1 HTTP/1.1\r\nhost: l\r\ncontent-length: 16385\r\n\r\nx", 413),
+        (b"GET /v1/status HTTP/1.1\r\nhost: l\r\n" + b"a: b\r\n" * 100 + b"\r\n", 431),
+        (b"GET /v1/status HTTP/1.1\r\nhost: l\r\n" + b"a: b\r\n" * 100, 431),
+        (b"GET /v1/status?" + b"&" * 100 + b" HTTP/1.1\r\nhost: l\r\n\r\n", 400),
+    ],
+)
+def test_what_would_keep_the_loop_busy_is_refused(path, sent, status):
+    """Each piece of a body, header and parameter costs some µs, in which nobody else gets an answer."""
+    service = FakeService(stats=some_stats())
+    with running(service, path):
+        answer, body = exchanged(path, sent)
+        assert exchanged(path, STATUS)[0].status == 200
+    assert (answer.status, answer.headers["connection"]) == (status, "close")
+    assert json.loads(body)["error"]["code"] == "bad-request"
+    assert [method for method, *_ in service.calls] == ["stats"]
+
+
+def test_a_request_may_have_a_hundred_headers_and_parameters(path):
+    """A browser sends some 20, and a proxy before it adds a few."""
+    headers = b"".join(b"x-%d: y\r\n" % number for number in range(99))
+    sent = b"GET /v1/processes?" + b"&" * 99 + b" HTTP/1.1\r\nhost: l\r\n" + headers + b"\r\n"
+    with running(FakeService(processes=()), path):
+        assert exchanged(path, sent)[0].status == 200
+        # Those of requests that were sent ahead count for themselves.
+        assert exchanged(path, sent * 3)[0].status == 200
+
+
+def test_data_is_parsed_a_little_at_a_time():
+    """Between two pieces others get their turn."""
+    seen: list[int] = []
+
+    class Inner(asyncio.Protocol):
+        def data_received(self, data: bytes) -> None:
+            seen.append(len(data))
+
+    async def receive() -> None:
+        ours, theirs = socket.socketpair()
+        connection = Connection(lambda _: Inner(), lambda: None, Deadlines())
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, ours)
+        with theirs:
+            await asyncio.to_thread(theirs.sendall, bytes(200_000))
+            while sum(seen) < 200_000:
+                await asyncio.sleep(0)
+
+    asyncio.run(receive())
+    assert max(seen) <= 16 << 10
 
 
 def test_expect_100_gets_a_continue(path):

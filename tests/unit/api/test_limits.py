@@ -98,7 +98,7 @@ def test_a_connection_may_rest_between_requests_but_not_for_ever(connect):
 
 
 def test_a_body_without_end_is_not_waited_for(connect):
-    """The answer does not wait for it, and then it is a request without headers."""
+    """The request is refused, and the connection closed."""
     connection = connect()
     connection.sendall(b"POST /v1/status HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9999999999\r\n\r\n")
     send_until_closed(connection, b"x" * 1000)

@@ -335,7 +335,15 @@ def test_openmetrics_is_spoken_where_it_is_asked_for():
 
 
 @pytest.mark.parametrize(
-    "accept", ["", "*/*", "text/html", "application/openmetrics-text;version=x.y", "\xff;;="]
+    "accept",
+    [
+        "",
+        "*/*",
+        "text/html",
+        "application/openmetrics-text;version=x.y",
+        "application/openmetrics-text;version=2.0.\xe9",
+        "\xff;;=",
+    ],
 )
 def test_any_other_accept_header_gets_plain_text(accept):
     """A malformed header does not fail a scrape."""
