@@ -1,4 +1,8 @@
-"""Whether breakpoints exist: compares the memory of a process with the instructions of its file."""
+"""Compares the memory of a process with the instructions of its file: do breakpoints exist, and may they?
+
+The kernel places a breakpoint whatever is in the process' memory, and executes the instruction of the file in
+its place. Where a process has changed its code (hooks, live patches), that would end it.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +17,14 @@ from bpfleakd.model.code.probe import ProbedFunction
 from bpfleakd.process.files.mapped_files import OpenedFile, open_mapped
 from bpfleakd.process.remote_memory import RemoteMemory
 
-__all__ = ["OpenFile", "missing_breakpoints"]
+__all__ = ["OpenFile", "changed_code", "missing_breakpoints"]
 
 PROC = Path("/proc")
 _INT3 = 0xCC
+# A static probe (5 bytes), which the kernel replaces with a call since Linux 6.18.
+_NOP = bytes.fromhex("0f1f440000")
+_CALL = 0xE8
+_LONGEST_INSTRUCTION_BYTES = 15
 
 
 OpenFile: TypeAlias = Callable[[int, Mapping, str], OpenedFile]
@@ -62,3 +70,42 @@ def _is_missing(
         )
     except OSError:
         return False
+
+
+def changed_code(
+    pid: int,
+    file: int,
+    points: Iterable[tuple[int, int]],
+    mappings: Iterable[Mapping],
+    proc: Path = PROC,
+) -> list[int]:
+    """The probe points at which the process executes other instructions than its file has.
+
+    `file` is the descriptor, `points` are file offsets of a function and of the instruction to probe in it,
+    `mappings` those of the file. Breakpoints of others are no change, and neither is unreadable memory.
+    """
+    mappings = [mapping for mapping in mappings if mapping.executable]
+    changed = []
+    with suppress(OSError), RemoteMemory(pid, proc) as memory:
+        for start, point in points:
+            size_bytes = point + _LONGEST_INSTRUCTION_BYTES - start
+            for mapping in mappings:
+                if mapping.offset <= start < mapping.offset + mapping.end - mapping.start:
+                    with suppress(OSError):
+                        read = memory.read(mapping.start + start - mapping.offset, size_bytes)
+                        if _differs(os.pread(file, size_bytes, start), read):
+                            changed.append(point)
+                            break
+    return changed
+
+
+def _differs(code: bytes, read: bytes) -> bool:
+    at = 0
+    while at < len(code):
+        if code[at : at + 5] == _NOP and read[at] == _CALL:
+            at += 5
+        elif read[at] in (code[at], _INT3):
+            at += 1
+        else:
+            return True
+    return False

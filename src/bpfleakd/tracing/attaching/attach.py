@@ -56,6 +56,7 @@ from bpfleakd.tracing.attaching.refusals import (
     link_error,
     log_refused,
     refuse,
+    refuse_changed_code,
     refuse_if_ended,
     refuse_without_allocator,
     unmounted,
@@ -168,6 +169,7 @@ class Attacher:
             refuse_without_allocator(process.info, code, found, files, is_needed=not go.is_programs)
             if wait.for_tables:
                 self._build_tables(code, due_s)
+            refuse_changed_code(code, files)
             refuse_if_ended(process)
             attachment = self._link_all(_Making(process, code, files, go, request), due_s)
             undo.pop_all()
@@ -262,6 +264,7 @@ class Attacher:
             module = file.shown_path
             links: list[int] = []
             try:
+                refuse_changed_code(code, [file])
                 links = self._link(file, pid)
                 attachment.pins.stage_links(number, links)
                 grown = replace(

@@ -79,6 +79,15 @@ class ProbedFile(Struct, frozen=True):
         return {probe.role for probe in self.sampled} == set(_SAMPLED_ROLES.values())
 
     @property
+    def probed_code(self) -> list[tuple[int, int]]:
+        """The file offsets of each probe's function, as far as known, and of the instruction."""
+        offsets = [*(point.offset for point in self.points), *(probe.shown.offset for probe in self.sampled)]
+        return [
+            (next((start for start, end in self.ranges if start <= offset < end), offset), offset)
+            for offset in offsets
+        ]
+
+    @property
     def has_allocator(self) -> bool:
         """Whether it has more than the dynamic loader's notifications."""
         return any(function.role is not FunctionRole.LIBRARIES_CHANGED for function in self.functions)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import structlog
 
 from bpfleakd import errors
 from bpfleakd.elf.image import EM_X86_64, ElfImage
 from bpfleakd.kernel.pins import PinnedSet
+from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.process import ProcessId
 from bpfleakd.process.allocators import ALLOCATORS
+from bpfleakd.process.breakpoints import changed_code
 from bpfleakd.process.files.process_code import ProcessCode
 from bpfleakd.process.process import HeldProcess, ProcessInfo, is_hosts_init
 from bpfleakd.tracing.attaching.probed_file import ProbedFile
@@ -23,6 +25,7 @@ __all__ = [
     "link_error",
     "log_refused",
     "refuse",
+    "refuse_changed_code",
     "refuse_if_ended",
     "refuse_without_allocator",
     "seccomp_kills",
@@ -105,6 +108,25 @@ def refuse_if_ended(process: HeldProcess) -> None:
     """Raise NoSuchProcess if what was read in the meantime is of a process that has ended."""
     if process.has_ended():
         raise errors.NoSuchProcess(f"process {process.info.id.pid} has ended meanwhile")
+
+
+def refuse_changed_code(code: ProcessCode, files: Iterable[ProbedFile]) -> None:
+    """Raise TargetRefused if the process has changed instructions that would be probed."""
+    for file in files:
+        mappings = [mapping for mapping in code.mappings if _is_of(code, mapping, file)]
+        changed = changed_code(code.pid, file.file.descriptor, file.probed_code, mappings)
+        if changed:
+            names = {probe.offset: probe.function for probe in file.functions}
+            raise errors.TargetRefused(
+                f"{names.get(changed[0], 'a probe')} in {file.shown_path} was changed in memory, in process "
+                f"{code.pid}: a breakpoint there could end it",
+                "start it without what replaces its functions: hooks (Frida), live patches",
+            )
+
+
+def _is_of(code: ProcessCode, mapping: Mapping, file: ProbedFile) -> bool:
+    mapped = code.file_of(mapping)
+    return mapped is not None and mapped.file.key == file.id
 
 
 def log_refused(pid: int, files: Sequence[ProbedFile]) -> None:
