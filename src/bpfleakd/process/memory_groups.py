@@ -72,7 +72,7 @@ class LimitedGroup(Struct, frozen=True):
 
 def limited_groups(pid: int, proc: Path = PROC, cgroup: Path = CGROUP) -> Iterator[LimitedGroup]:
     """Yield the groups with limits that contain a process, the innermost first."""
-    for line in read_text(proc / str(pid) / "cgroup").splitlines():
+    for line in read_text(proc / str(pid) / "cgroup").split("\n"):
         _number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         # Parents outside of the daemon's own cgroup namespace are invisible.

@@ -1,18 +1,34 @@
-"""Text files of the kernel, in /proc and in control groups: their fields and numbers."""
+"""Text files of the kernel, in /proc and in control groups: their fields and numbers.
+
+Only a newline ends a line. Names of processes and of control groups may have any other character, and
+`str.splitlines` and text files end a line at some ten of them.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["kilobyte_fields", "read_text", "whole_number"]
+__all__ = ["catches_signal", "kilobyte_fields", "read_text", "status_fields", "whole_number"]
 
 
 def read_text(path: Path) -> str:
     """The text of a file; empty if it cannot be read."""
     try:
-        return path.read_text(errors="replace")
+        return path.read_bytes().decode(errors="replace")
     except OSError:
         return ""
+
+
+def status_fields(directory: Path) -> dict[str, str]:
+    """The fields of /proc/PID/status, or of a thread, by the directory. Raises OSError."""
+    text = (directory / "status").read_bytes().decode(errors="replace")
+    pairs = (line.partition(":") for line in text.split("\n"))
+    return {name: value.strip() for name, _colon, value in pairs}
+
+
+def catches_signal(directory: Path, number: int) -> bool:
+    """Whether a process has a handler for a signal. Raises OSError."""
+    return bool(int(status_fields(directory).get("SigCgt", "0"), 16) >> (number - 1) & 1)
 
 
 def whole_number(text: str) -> int | None:
@@ -24,7 +40,7 @@ def whole_number(text: str) -> int | None:
 def kilobyte_fields(text: str) -> dict[str, int]:
     """The fields of /proc/PID/status or /proc/meminfo, in bytes; each line is `Name: 23 kB`."""
     fields = {}
-    for line in text.splitlines():
+    for line in text.split("\n"):
         name, _, value = line.partition(":")
         number = whole_number(value.split()[0]) if value.split() else None
         if number is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import select
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from msgspec import Struct
 from bpfleakd import errors, pid_namespace
 from bpfleakd.model.process import ProcessId
 from bpfleakd.printable import printable
+from bpfleakd.process.proc_text import status_fields
 
 __all__ = [
     "GONE",
@@ -71,12 +71,11 @@ def read_process(pid: int, proc: Path = PROC) -> ProcessInfo:
     directory = proc / str(pid)
     try:
         stat = (directory / "stat").read_bytes()
-        status = (directory / "status").read_text(errors="replace")
+        values = status_fields(directory)
     except (FileNotFoundError, ProcessLookupError) as error:
         raise no_such_process(pid) from error
     # comm may contain spaces and parentheses: the fields begin after the last ")".
     fields = stat[stat.rindex(b")") + 2 :].split()
-    values = dict(re.findall(r"^(\w+):\t(.*)$", status, re.MULTILINE))
     if int(values["Tgid"]) != pid:
         raise errors.NoSuchProcess(
             f"{pid} is a thread of process {values['Tgid']}", f"use the process: {values['Tgid']}"

@@ -26,6 +26,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpfleakd import errors
+from bpfleakd.process.proc_text import status_fields
 from bpfleakd.process.process import command_of
 
 __all__ = ["Held", "ThreadRegisters", "hold", "tracer_of"]
@@ -212,11 +213,7 @@ def traced_by_another(pid: int, tracer: int, proc: Path = PROC) -> errors.Target
 
 
 def _status_number(directory: Path, name: str) -> int:
-    for line in (directory / "status").read_text(errors="replace").splitlines():
-        key, _colon, value = line.partition(":")
-        if key == name:
-            return int(value)
-    return 0
+    return int(status_fields(directory).get(name, "0"))
 
 
 def _is_dead(directory: Path) -> bool:

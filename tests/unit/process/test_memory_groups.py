@@ -159,3 +159,10 @@ def test_what_a_process_has_of_it(proc: Path) -> None:
         ContainerKind.SHMEM: 5 * 1024,
     }
     assert read_process_parts(8, proc) == {}
+
+
+def test_the_name_of_a_group_is_no_further_group(proc: Path, tmp_path: Path) -> None:
+    """A user who may make groups chooses their names, with all characters but newlines."""
+    write(tmp_path / "cgroup" / "shop" / "worker", **{"memory.max": 1 << 20, "memory.current": 1 << 10})
+    (proc / "7" / "cgroup").write_bytes(b"0::/mine\r0::/shop/worker\n")
+    assert narrowest_group(7, proc, tmp_path / "cgroup") is None

@@ -14,6 +14,7 @@ from bpfleakd.elf.image import ElfImage
 from bpfleakd.errors import BadElf
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.files.mapped_files import FileKey, open_mapped
+from bpfleakd.process.proc_text import status_fields
 from bpfleakd.process.process import ProcessInfo
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.cpython.code_object import CodeObjectReader
@@ -141,9 +142,5 @@ def _open_image(pid: int, mapping: Mapping) -> Iterator[ElfImage]:
 
 def _tids(pid: int) -> set[int]:
     """The threads of a process, in its own pid namespace (NSpid of proc_pid_status(5))."""
-    tids = set()
-    for task in (PROC / str(pid) / "task").iterdir():
-        for line in (task / "status").read_text(errors="replace").splitlines():
-            if line.startswith("NSpid:"):
-                tids.add(int(line.split()[-1]))
-    return tids
+    found = (status_fields(task).get("NSpid") for task in (PROC / str(pid) / "task").iterdir())
+    return {int(numbers.split()[-1]) for numbers in found if numbers}

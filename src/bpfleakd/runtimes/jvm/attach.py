@@ -30,6 +30,7 @@ from pathlib import Path
 
 from bpfleakd import errors
 from bpfleakd.process.files.rooted_open import root_of
+from bpfleakd.process.proc_text import catches_signal
 from bpfleakd.process.process import ProcessInfo, read_process
 from bpfleakd.runtimes.runtime import RuntimeFailure
 
@@ -123,7 +124,7 @@ class JavaAttach:
             raise AttachError("it has ended")
         if now.state in "TtZX":
             raise AttachError("it is stopped")
-        if not _catches_sigquit(self._proc / str(now.id.pid) / "status"):
+        if not catches_signal(self._proc / str(now.id.pid), signal.SIGQUIT):
             raise AttachError("it does not catch SIGQUIT, which requests its attach socket")
         for name in ("DisableAttachMechanism", "ReduceSignalUsage"):
             # An unreadable flag might be on.
@@ -154,13 +155,6 @@ def _is_socket(directory: int, name: str) -> bool:
         return stat.S_ISSOCK(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode)
     except FileNotFoundError:
         return False
-
-
-def _catches_sigquit(status: Path) -> bool:
-    for line in status.read_text(errors="replace").splitlines():
-        if line.startswith("SigCgt:"):
-            return bool(int(line.split()[1], 16) >> (signal.SIGQUIT - 1) & 1)
-    return False
 
 
 def _received(connection: socket.socket, deadline_s: float) -> bytes:

@@ -23,6 +23,7 @@ from pathlib import Path
 from bpfleakd import errors
 from bpfleakd.process.listeners import Listener, TcpSockets
 from bpfleakd.process.network_namespace import connected
+from bpfleakd.process.proc_text import catches_signal
 from bpfleakd.process.process import ProcessInfo, read_process
 from bpfleakd.runtimes.runtime import RuntimeFailure, SampledHeap
 from bpfleakd.runtimes.v8.inspector_address import UnknownAddress, inspector_address
@@ -148,7 +149,7 @@ class V8Inspector:
             raise InspectorError(f"it would open its inspector at {expected}, for other machines, too")
         if any(one.port == expected.port for one in listeners):
             raise InspectorError(f"another process has port {expected.port}, which its inspector needs")
-        if not self._catches_signal():
+        if not catches_signal(self._proc / str(self._process.id.pid), signal.SIGUSR1):
             raise InspectorError("it does not catch SIGUSR1, which would end it")
         has_handler = handles_signal(self._process.id.pid, signal.SIGUSR1)
         if has_handler is None:
@@ -157,13 +158,6 @@ class V8Inspector:
             raise InspectorError(
                 "it has its own handler for SIGUSR1, which would open the inspector otherwise"
             )
-
-    def _catches_signal(self) -> bool:
-        status = (self._proc / str(self._process.id.pid) / "status").read_text(errors="replace")
-        for line in status.splitlines():
-            if line.startswith("SigCgt:"):
-                return bool(int(line.split()[1], 16) >> (signal.SIGUSR1 - 1) & 1)
-        return False
 
     def _opened(self, expected: Listener) -> Listener:
         """Make the process open the inspector."""
