@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import astuple
 from numpy.typing import NDArray
 
+from bpfleakd import errors
 from bpfleakd.printable import printable, shortened
 from bpfleakd.process.memory import MemoryReader
 from bpfleakd.process.remote_memory import RemoteMemory
@@ -38,6 +39,8 @@ _BASICSIZE_MAX = 1 << 20
 _NAME_MAX_BYTES = 256
 _TYPE_WORDS = (1, 3, 5)
 _COUNT_MASK = np.uint64(0xFFFFFFFF)
+# More than large programs have. So many take 5 s of a processor, and twice as many more than twice that.
+_TYPES_MAX = 50_000
 
 NO_OBJECT = "(memory of containers)"
 
@@ -74,7 +77,10 @@ class Objects(Struct, frozen=True):
 
 
 class TypeNames:
-    """Names of types of one process, cached by the type's address. `pid` is for reading many at once."""
+    """Names of types of one process, cached by the type's address. `pid` is for reading many at once.
+
+    Whatever looks up a type raises TargetRefused if there are too many.
+    """
 
     def __init__(self, pid: int, memory: RemoteMemory, layout: CPythonLayout, types: ObjectTypes) -> None:
         self._reader = MemoryReader(pid)
@@ -116,6 +122,9 @@ class TypeNames:
     def name_of(self, address: int) -> str | None:
         """The name of the type at an address, with its module; None if it is not a type."""
         if address not in self._names:
+            if len(self._names) >= _TYPES_MAX:
+                words = f"its memory seems to have more than {_TYPES_MAX:,} types of Python objects"
+                raise errors.TargetRefused(words)
             try:
                 self._names[address] = self._read_name(address)
             except (OSError, ValueError):
@@ -211,6 +220,8 @@ class TypeNames:
     def _is_metatype(self, address: int) -> bool:
         """Whether it is `type` or derived from it: then an object of it is a type."""
         if address not in self._metatypes:
+            if len(self._metatypes) >= _TYPES_MAX:
+                self._metatypes.clear()
             self._metatypes[address] = address == self._type_type or self._is_derived_from_type(address)
         return self._metatypes[address]
 

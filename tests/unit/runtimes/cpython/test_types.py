@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from msgspec.structs import asdict
 
+from bpfleakd import errors
 from bpfleakd.model.process import ProcessId
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.process import read_process
@@ -167,3 +168,12 @@ def test_a_process_that_ended_is_not_read(program: tuple[int, dict[str, int]]) -
     subprocess.run(["kill", "-KILL", str(pid)], check=True)
     runtime = detect_cpython(process, mappings)
     assert runtime is None or runtime.frames is None or isinstance(process.id, ProcessId)
+
+
+def test_a_process_with_types_without_end_is_not_read(
+    program: tuple[int, dict[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A forged heap may have as many as words, and each takes time and memory."""
+    monkeypatch.setattr("bpfleakd.runtimes.cpython.object_types._TYPES_MAX", 20)
+    with pytest.raises(errors.TargetRefused, match="more than 20 types"):
+        reading_of(program[0])
