@@ -20,8 +20,6 @@ from bpfleakd.process.files.process_code import open_code
 from bpfleakd.sandbox.helpers import Helpers
 from bpfleakd.tracing.attaching.discovery import Discovery, ProbedFile
 
-__all__ = ["main"]
-
 _LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
 _KNOWN = (
     _LIBRARIES / "libc.so.6",

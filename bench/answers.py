@@ -15,8 +15,6 @@ from pathlib import Path
 from bench.peers import NotHere
 from bpfleakd.model.report import LeakReport
 
-__all__ = ["place_in_heaptrack", "place_in_memleak", "place_in_report", "place_in_valgrind"]
-
 _INTERPRETER = "**/heaptrack/libexec/heaptrack_interpret"
 _TIMEOUT_S = 120
 

@@ -26,8 +26,6 @@ from bpfleakd.tracing.unwinding import Unwinding
 from bpfleakd.unwind import table_builder
 from bpfleakd.unwind.table_builder import TableBuilder
 
-__all__ = ["BesidePrograms"]
-
 _PROGRAMS = Path(__file__).parent / "programs"
 _LIVE_BLOCKS = 1 << 16
 

@@ -12,8 +12,6 @@ from bench.targets import Target, build_program, process_cpu_ns
 from bench.tracing import RunningDaemon
 from bpfleakd.model.address_space import BillKind
 
-__all__ = ["measure"]
-
 _BLOCKS = 166_000
 _BLOCK_BYTES = 61_500
 _READINGS = 7

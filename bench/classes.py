@@ -16,8 +16,6 @@ from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.symbols.cxx.rtti import ClassReader
 
-__all__ = ["measure"]
-
 _BLOCKS = 500
 _READINGS = 50
 _CLASSES = 9

@@ -19,8 +19,6 @@ from bench.clean_tools import compiler, git, java, node, postgresql, sqlite
 from bench.serving import asked_by, connected, http_client, running, tool
 from bench.tracing import free_port
 
-__all__ = ["CLEAN_PROGRAMS"]
-
 _KEYS = 2_000
 # memcached stores values of half a megabyte and more in several pieces.
 _CACHE_MB = 64

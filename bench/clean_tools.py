@@ -17,8 +17,6 @@ from pathlib import Path
 from bench.serving import asked_by, connected, http_client, running, tool
 from bench.tracing import ended_with_us, free_port
 
-__all__ = ["LOOPS_DIRECTORY", "compiler", "git", "java", "node", "postgresql", "sqlite"]
-
 LOOPS_DIRECTORY = "bpfleakd-loop-"
 
 # 64 MB of rows for a cache of 32 MB, which is full after half a minute.

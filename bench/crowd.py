@@ -26,8 +26,6 @@ from bpfleakd.kernel.probes.shared import SharedProbes, group_of
 from bpfleakd.kernel.programs import AttachMethod, programs_of
 from bpfleakd.model.code.probe import FunctionRole
 
-__all__ = ["measure"]
-
 _OTHERS = (0, 1, 10, 100)
 _BPFFS = Path("/sys/fs/bpf")
 # r0 = 0; exit

@@ -14,8 +14,6 @@ from bench.runner import run_alone
 from bench.targets import Target, build_workload, process_cpu_ns
 from bench.tracing import RunningDaemon, free_port
 
-__all__ = ["measure"]
-
 _RESIDENT_MB = 64
 _TICK_MS = 50
 _FIRST_FIGURE_S = 2

@@ -22,8 +22,6 @@ from bpfleakd.runtimes.dotnet.live_heap import DotnetLiveHeap
 from bpfleakd.runtimes.dotnet.method_look import Methods, take_rundown
 from bpfleakd.sandbox.helpers import Helpers
 
-__all__ = ["measure"]
-
 _FEW, _MANY = 300, 10_000
 _ROUNDS = 7
 _WATCHED_S = 10.0

@@ -11,8 +11,6 @@ from bench.runner import run_alone
 from bench.targets import build_workload
 from bench.tracing import RunningDaemon
 
-__all__ = ["measure"]
-
 _RECORDED_MS = 100
 
 _PROGRAM = "many_sites"

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from bench.machine import Machine, describe_machine
 
-__all__ = ["RESULTS", "Benchmark", "Demand", "Figure", "Panel", "Plot", "Series", "Table", "read_results"]
-
 RESULTS = Path(__file__).parent / "results"
 
 

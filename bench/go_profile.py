@@ -16,8 +16,6 @@ from bpfleakd.process.mappings import read_mappings
 from bpfleakd.runtimes.go.program import GoProgram, find_go
 from bpfleakd.tracing.go.profile import GoProfile
 
-__all__ = ["measure"]
-
 _BUCKETS = 50_000
 _GOROUTINES = 100_000
 _READ_S = 0.2

@@ -16,8 +16,6 @@ from bench.runner import run_alone
 from bench.targets import Target, build_program, own_libc
 from bench.tracing import RunningDaemon
 
-__all__ = ["measure"]
-
 _LIVE = (10_000, 100_000, 1_000_000, 10_000_000)
 _SITES = (100, 1_000, 10_000, 100_000)
 _FRAMES = (5, 10, 20, 40, 70, 100)

@@ -22,8 +22,6 @@ from bpfleakd.errors import BpfleakdError
 from bpfleakd.model.report import LeakReport
 from bpfleakd.model.verdict import Verdict
 
-__all__: list[str] = []
-
 # Children that come and go, such as a compiler's, belong to the program that started them.
 _POLICY = {
     "default": "off",

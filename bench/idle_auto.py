@@ -18,8 +18,6 @@ from bench.runner import run_alone
 from bench.targets import build_program, cpu_percent, process_cpu_ns
 from bench.tracing import RunningDaemon, ended_with_us
 
-__all__ = ["measure"]
-
 _CPU_PERCENT = 1.0
 _WATCHING_PERCENT = 0.1
 _PROCESSES = 1_000

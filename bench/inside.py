@@ -20,8 +20,6 @@ from bench.targets import Target, build_program, build_workload
 from bench.tracing import RunningDaemon
 from bpfleakd.model.process import TracingMode
 
-__all__ = ["measure"]
-
 _TICK_S = 0.25
 _RUNS = 200
 # Names, and the kernel's mappings: the blocks of malloc are complete without them.

@@ -22,8 +22,6 @@ from bpfleakd.runtimes.jvm.machine import Machine, find_library, read_machine
 from bpfleakd.runtimes.jvm.names import JavaNames
 from bpfleakd.runtimes.jvm.unwinding import code_tables
 
-__all__ = ["measure"]
-
 _SOURCE = Path(__file__).parent / "programs" / "ManyMethods.java"
 _ROUNDS = 9
 _NAMED = 500

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from bench.peers import NotHere
 
-__all__ = ["Launcher", "heaptrack", "inside", "jemalloc", "tcmalloc", "valgrind"]
-
 _INSIDE = Path(__file__).parents[1] / "inside"
 _LIBRARIES = Path("/usr/lib")
 # The default of both allocators: one sample in 512 KiB.

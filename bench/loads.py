@@ -26,8 +26,6 @@ from bench.serving import connected, tool
 from bench.targets import Target, build_program
 from bench.tracing import ended_with_us, free_port
 
-__all__ = ["PROGRAMS", "Load", "Program", "Running"]
-
 _CONNECTIONS = 8
 _KEYS, _VALUE_BYTES = 1_000, 100
 _VALGRIND = "valgrind (memcheck)"

@@ -8,8 +8,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Machine", "describe_machine"]
-
 
 @dataclass(frozen=True, slots=True)
 class Machine:

@@ -14,8 +14,6 @@ from bench.targets import Target, build_program, own_libc
 from bench.tracing import RunningDaemon
 from bpfleakd.model.report import LeakReport
 
-__all__ = ["measure"]
-
 _PROCESSES = 50
 _LIVE_EACH = 200_000
 _OVER_THE_LIMIT = 1_009

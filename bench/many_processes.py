@@ -19,8 +19,6 @@ from bench.targets import build_program, cpu_percent, own_libc, process_cpu_ns
 from bench.tracing import RunningDaemon, ended_with_us, free_port
 from bpfleakd.model.process import TracingMode
 
-__all__ = ["measure"]
-
 _COUNTS = (1, 50, 500)
 # Little, because a hit on a shared probe runs the filters of all traced processes.
 _PAIRS_PER_S = 5

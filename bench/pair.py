@@ -28,8 +28,6 @@ from bpfleakd.kernel.probes.links import close_all
 from bpfleakd.kernel.programs import AttachMethod, programs_of
 from bpfleakd.model.process import TracingMode
 
-__all__ = ["measure"]
-
 _EXACT_OF_MEMLEAK = 0.25
 _SAMPLED_OF_MEMLEAK = 0.10
 _SAMPLED_OF_FLOOR = 1.15

@@ -15,8 +15,6 @@ from typing import TextIO
 from bench.tracing import ended_with_us
 from bpfleakd.kernel.compilation.source import bpf_directory
 
-__all__ = ["NotHere", "bpftrace", "memleak"]
-
 _STOP_TIMEOUT_S = 10.0
 _START_TIMEOUT_S = 60.0
 _SLEEPS = ("230", "23")  # x86-64: clock_nanosleep, and select in Python before 3.11

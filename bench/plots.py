@@ -10,8 +10,6 @@ from bench.figures import Benchmark, Figure, Panel, Plot
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["draw", "file_name"]
-
 _STYLE = {
     # Text stays text, and the same figures give the same file.
     "svg.fonttype": "none",

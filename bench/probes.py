@@ -18,8 +18,6 @@ from bpfleakd.process.mappings import read_mappings
 from bpfleakd.sandbox.helpers import Helpers
 from bpfleakd.tracing.attaching.discovery import Discovery
 
-__all__ = ["HeapPoints", "RunTime", "empty_probes", "heap_points", "run_time_counted", "run_time_of"]
-
 _SYS_BPF = 321  # x86-64
 _ENABLE_STATS = 32  # enum bpf_cmd; counts while its descriptor is open
 _STATS_RUN_TIME = 0

@@ -10,8 +10,6 @@ from bench.runner import run_alone
 from bench.targets import process_cpu_ns
 from bench.tracing import RunningDaemon
 
-__all__ = ["measure"]
-
 _EVENT_US = 50
 
 # Neither traces anything: a rule only makes the daemon check each process soon after its exec.

@@ -24,8 +24,6 @@ from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.process import read_process
 from bpfleakd.runtimes.cpython.runtime import detect_cpython
 
-__all__ = ["measure"]
-
 _MORE_NS = 300.0
 _NATIVE_RATIO = 1.02
 

@@ -15,8 +15,6 @@ from pathlib import Path
 
 from bench.figures import RESULTS, Benchmark, Figure, read_results
 
-__all__ = ["QUOTATION", "QUOTES", "documents", "main", "quoted"]
-
 ROOT = Path(__file__).parents[1]
 QUOTATION = re.compile(r"<!--([a-z0-9][^>]*?)-->(.*?)<!--/-->", re.DOTALL)
 

@@ -28,8 +28,6 @@ from bench.tracing import RunningDaemon
 from bpfleakd.errors import BpfleakdError
 from bpfleakd.model.process import TracingMode
 
-__all__ = ["measure"]
-
 _TURNS = 3
 _LOAD_S, _WARM_UP_S = 1.5, 0.3
 _TICK_S = 0.25

@@ -27,8 +27,6 @@ from bpfleakd.model.report import LeakReport, SiteReport
 from bpfleakd.model.verdict import Verdict
 from bpfleakd.units import human_rate
 
-__all__: list[str] = []
-
 _BUILD = Path(__file__).parents[1] / "build" / "released-leaks"
 _PYTHON = "/usr/bin/python3"
 _LOOP = """

@@ -18,8 +18,6 @@ from bench.plots import draw
 from bench.runner import end_on_signals
 from bench.table import results_page
 
-__all__ = ["main"]
-
 BENCHMARKS = (
     "pair",
     "real_programs",

@@ -12,8 +12,6 @@ from typing import NoReturn
 
 from bench.figures import Benchmark
 
-__all__ = ["end_on_signals", "run_alone"]
-
 
 def run_alone(measure: Callable[[bool], Benchmark]) -> None:
     """Measure and print; `--keep DIRECTORY` also writes JSON there."""

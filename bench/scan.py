@@ -15,8 +15,6 @@ from bench.tracing import RunningDaemon
 from bpfleakd.api.service import STOP_LIMIT_MAX_S
 from bpfleakd.model.scan import ScanReport
 
-__all__ = ["measure"]
-
 _BLOCKS = 1_000_000
 _SCAN_S = 10
 _MEMORY_MB = 300

@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterator
 from bench.peers import NotHere
 from bench.tracing import ended_with_us
 
-__all__ = ["asked_by", "connected", "http_client", "running", "tool"]
-
 _START_TIMEOUT_S = 20.0
 # Pause between two requests of a client: constant, and low enough for a small machine.
 _PAUSE_S = 0.005

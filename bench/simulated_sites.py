@@ -17,28 +17,6 @@ from bpfleakd.verdicts.measurement import persistence_of
 from bpfleakd.verdicts.site_histories import SiteHistories
 from bpfleakd.verdicts.site_verdict import Context, classify_sites
 
-__all__ = [
-    "Blocks",
-    "cache",
-    "churn",
-    "classified",
-    "growing_block",
-    "histories_at",
-    "leak",
-    "lru",
-    "mixed",
-    "queue",
-    "resampled",
-    "sampled",
-    "sessions",
-    "start_up",
-    "steps",
-    "stopping",
-    "vector",
-    "warm_up",
-    "zipf_cache",
-]
-
 _FOR_EVER_S = 1e9
 _NS_PER_S = 1_000_000_000
 

@@ -18,8 +18,6 @@ from bench.runner import run_alone
 from bench.targets import Target, build_program, own_libc, process_cpu_ns
 from bench.tracing import RunningDaemon
 
-__all__ = ["measure"]
-
 _SHARE_OF_MEMLEAK = 0.3
 
 _NOTHING = "nothing attached"

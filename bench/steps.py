@@ -28,8 +28,6 @@ from bpfleakd.kernel import bpf
 from bpfleakd.kernel.probes.links import close_all
 from bpfleakd.kernel.programs import AttachMethod, programs_of
 
-__all__ = ["measure"]
-
 _FRAMES = 10
 # Frames of the loop itself, main() and the C library: bench/walk.py.
 _FRAMES_ALWAYS = 5

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from bench.figures import Benchmark
 from bench.plots import file_name
 
-__all__ = ["results_page"]
-
 _HEAD = """\
 # What tracing costs
 

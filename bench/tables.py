@@ -27,8 +27,6 @@ from bpfleakd.process.mappings import read_mappings
 from bpfleakd.unwind.build import sections_of, table_of
 from bpfleakd.unwind.cache import TableCache
 
-__all__ = ["measure"]
-
 _LIBC_S = 0.1
 _LARGEST_S = 2
 _LARGEST_MB = 64

@@ -25,8 +25,6 @@ from bpfleakd.kernel.probes.shared import group_of, remove_events
 from bpfleakd.model.daemon import DaemonStats
 from bpfleakd.model.process import TracingMode
 
-__all__ = ["RunningDaemon", "ended_with_us", "free_port"]
-
 T = TypeVar("T")
 
 _CACHE = Path(__file__).parents[1] / "build" / "bench" / "cache"

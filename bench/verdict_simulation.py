@@ -17,8 +17,6 @@ import numpy as np
 from bench import simulated_sites as sites
 from bpfleakd.model.verdict import Verdict
 
-__all__ = ["CLEAN", "LEAKS", "main", "shares_called_leak"]
-
 LEAKS: Mapping[str, sites.Make] = {
     "1 block/s": sites.leak(1),
     "1 block in 5 s": sites.leak(0.2),

@@ -29,8 +29,6 @@ from bpfleakd.model.process import TracingMode
 from bpfleakd.model.report import LeakReport, SiteReport
 from bpfleakd.model.verdict import VERDICTS
 
-__all__ = ["main"]
-
 _SOURCES = SOURCES_ROOT / "verdicts"
 _BUILD = BUILD_ROOT / "verdicts"
 _WAYS = ("O0", "O0-nofp", "O2", "O2-fp", "O2-stripped")

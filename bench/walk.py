@@ -18,8 +18,6 @@ from bench.runner import run_alone
 from bench.targets import Target, build_program, own_libc
 from bench.tracing import RunningDaemon
 
-__all__ = ["measure"]
-
 _SHARE_OF_GET_STACK = 0.8
 
 # Walked frames, including five of the loop itself, main() and the C library.

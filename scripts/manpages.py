@@ -15,8 +15,6 @@ from bpfleakd import __version__
 from bpfleakd.cli import bpfleakctl, bpfleakd
 from bpfleakd.cli.examples import EXAMPLES
 
-__all__ = ["pages"]
-
 ROOT = Path(__file__).parents[1]
 _SUPPRESSED = (argparse.SUPPRESS, None)
 _SEE_ALSO = ("bpfleakctl(1)", "bpfleakd(8)", "bpfleakd.yaml(5)")

@@ -19,33 +19,6 @@ from bpfleakd.model.resources import RecordedDescriptors
 from bpfleakd.paths import DEFAULT_SOCKET_PATH
 from bpfleakd.process.policy.rules import Match, Policy, Rule
 
-__all__ = [
-    "AutoConfig",
-    "BlameConfig",
-    "BudgetConfig",
-    "Config",
-    "HistoryConfig",
-    "LimitsConfig",
-    "LogConfig",
-    "LogFormat",
-    "LogLevel",
-    "MatchConfig",
-    "MetricsConfig",
-    "PolicyConfig",
-    "ProcessEventsConfig",
-    "ProcessSource",
-    "RuleConfig",
-    "RuleLimits",
-    "SamplingConfig",
-    "StateConfig",
-    "Walker",
-    "WantedAttachMethod",
-    "WindowMode",
-    "contradictions",
-    "is_reloaded",
-    "reloaded",
-]
-
 # sockaddr_un.sun_path has 108 bytes, one of them the final zero (unix(7)).
 _SOCKET_PATH_BYTES = 107
 

@@ -18,8 +18,6 @@ from bpfleakd.config import Config, contradictions
 from bpfleakd.errors import ConfigError
 from bpfleakd.printable import printable, shortened
 
-__all__ = ["DEFAULT_CONFIG_PATH", "load_config"]
-
 DEFAULT_CONFIG_PATH = Path("/etc/bpfleakd/config.yaml")
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["LogPause"]
-
 
 class LogPause:
     """When a log line of one kind and process may be repeated: `pause_ns` after the last one."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["DEFAULT_SOCKET_PATH", "SOCKET_VARIABLE"]
-
 DEFAULT_SOCKET_PATH = Path("/run/bpfleakd/bpfleakd.sock")
 
 # Overrides the path in the daemon and in bpfleakctl; the --socket option overrides it.

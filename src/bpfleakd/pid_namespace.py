@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["is_initial", "own"]
-
 # The inode of the first one: PROC_PID_INIT_INO of include/linux/proc_ns.h.
 _INITIAL_INODE = 0xEFFF_FFFC
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["printable", "shortened", "without_surrogates"]
-
 _ELLIPSIS = "…"
 
 

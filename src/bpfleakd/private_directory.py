@@ -16,8 +16,6 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["PrivateDirectory", "make_private", "refuse_foreign_path"]
-
 _OPEN_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _TEMPORARY = "-tmp"
 

@@ -6,8 +6,6 @@ import threading
 from collections import Counter
 from typing import Generic, TypeVar
 
-__all__ = ["Turns"]
-
 Owner = TypeVar("Owner")
 
 

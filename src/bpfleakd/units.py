@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["human_bytes", "human_duration", "human_percent", "human_rate"]
-
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 

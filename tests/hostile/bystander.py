@@ -24,8 +24,6 @@ from ..kernel.truth import expect_ledger
 from ..kernel.waiting import PATIENCE, wait_until
 from ..kernel.workloads import Workload
 
-__all__ = ["Bystander", "text_differences"]
-
 SLOWEST_ANSWER_S = 1.0
 MEDIAN_ANSWER_S = 0.1
 LONGEST_TICK_S = 0.5

@@ -14,17 +14,6 @@ import pytest
 from ..kernel.daemons import Daemon
 from .bystander import Bystander, resident_bytes
 
-__all__ = [
-    "AT_LENGTH",
-    "HOSTILE_S",
-    "NOBODY",
-    "at_length",
-    "attackers",
-    "expect_left_alone",
-    "notes_of",
-    "work_on",
-]
-
 # Whether all attacks are tried, and for longer: `make test-hostile`. `make test` has some of each kind.
 AT_LENGTH = "HOSTILE_S" in os.environ
 HOSTILE_S = float(os.environ.get("HOSTILE_S", "2"))

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from ..kernel.machine import cannot_run, need_tool
 
-__all__ = ["NOBODY", "as_nobody", "in_own_namespace", "need_user_namespaces"]
-
 NOBODY = 65534
 
 

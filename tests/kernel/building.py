@@ -8,8 +8,6 @@ from pathlib import Path
 from .machine import need_tool
 from .workloads import BUILD, SOURCES, building_alone
 
-__all__ = ["build_directory"]
-
 
 def build_directory(name: str, *targets: str, **variables: str | Path) -> Path:
     """Make tests/workloads/NAME, or only the `targets` of it; return where they are."""

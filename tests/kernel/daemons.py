@@ -21,8 +21,6 @@ from bpfleakd.errors import BpfleakdError
 from .kernel_objects import KernelObjects, objects_held_by, objects_pinned_below, wait_until_gone
 from .waiting import PATIENCE, wait_until
 
-__all__ = ["BPFFS_ROOT", "ControlFailed", "Daemon", "DaemonFailed"]
-
 BPFFS_ROOT = Path("/sys/fs/bpf")
 # Until all call sites have names, also on a machine that others keep busy. Times PATIENCE.
 _NAMES_S = 20.0

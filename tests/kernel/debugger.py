@@ -17,8 +17,6 @@ from bpfleakd.kernel.abi import MAX_FRAMES
 from .machine import cannot_run, need_tool
 from .waiting import wait_until
 
-__all__ = ["Debugger", "Sample", "expect_same_stacks"]
-
 _SCRIPT = Path(__file__).with_name("gdb_samples.py")
 _ATTACH_TIMEOUT_S = 60.0
 

@@ -13,8 +13,6 @@ from .truth import allocating_function
 from .waiting import PATIENCE, wait_until
 from .workloads import BUILD
 
-__all__ = ["dotnet_command", "named_top"]
-
 _DOTNET = BUILD.parent / "dotnetcore2" / "dotnetcore2" / "bin" / "dotnet"
 # No ICU is needed by the programs here.
 _SETTINGS = ("DOTNET_SYSTEM_GLOBALIZATION_INVARIANT=1",)

@@ -8,8 +8,6 @@ from pathlib import Path
 from .machine import need_tool
 from .workloads import building_alone
 
-__all__ = ["inside_program", "library"]
-
 SOURCES = Path(__file__).parents[2] / "inside"
 BUILD = SOURCES.parent / "build" / "inside"
 

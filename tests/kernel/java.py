@@ -8,8 +8,6 @@ from pathlib import Path
 from .building import build_directory
 from .machine import cannot_run
 
-__all__ = ["java_agent", "java_home", "java_program"]
-
 
 def java_home() -> Path:
     """The JDK of the machine; without it the test cannot run."""

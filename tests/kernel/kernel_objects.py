@@ -11,8 +11,6 @@ from pathlib import Path
 
 from .machine import bpftool_path
 
-__all__ = ["KernelObjects", "changed_text", "objects_held_by", "objects_pinned_below", "wait_until_gone"]
-
 _KINDS = ("map", "prog", "link")
 _ID = re.compile(r"^(map|prog|link)_id:\s*(\d+)$", re.MULTILINE)
 

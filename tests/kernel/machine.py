@@ -12,8 +12,6 @@ from typing import NoReturn
 
 import pytest
 
-__all__ = ["bpftool_path", "cannot_run", "is_ci", "need_tool", "why_not_here"]
-
 PACKAGES = {
     "bpftool": "bpftool (Ubuntu: linux-tools-generic)",
     "gcc": "gcc",

@@ -13,8 +13,6 @@ import pytest
 
 from .waiting import wait_until
 
-__all__ = ["MemoryCgroup", "memory_cgroup"]
-
 _V1 = Path("/sys/fs/cgroup/memory")
 _V2 = Path("/sys/fs/cgroup")
 

@@ -15,8 +15,6 @@ from .machine import need_tool
 from .ports import free_port
 from .waiting import wait_until
 
-__all__ = ["PrometheusServer"]
-
 _HEALTHY_TIMEOUT_S = 20.0
 
 

@@ -13,8 +13,6 @@ from typing import Any
 from .daemons import Daemon
 from .workloads import SOURCES
 
-__all__ = ["INTERPRETERS", "PROGRAMS", "SYSTEM", "Compared", "Paths", "compared", "running"]
-
 PROGRAMS = SOURCES / "runtimes" / "python"
 SYSTEM = "/usr/bin/python3"
 # Where pyenv and python.org's images install Python.

@@ -12,19 +12,6 @@ import msgspec
 from bpfleakd.analysis.blame import blamed_frame
 from bpfleakd.model.code.stack import Frame
 
-__all__ = [
-    "FIGURES",
-    "allocating_function",
-    "by_function",
-    "expect_ledger",
-    "expect_no_losses",
-    "expect_order",
-    "expect_whole",
-    "names",
-    "short_name",
-    "site_of",
-]
-
 FIGURES = ("live_bytes", "live_count", "allocated_bytes", "allocated_count")
 
 

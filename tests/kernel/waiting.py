@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-__all__ = ["PATIENCE", "wait_until"]
-
 T = TypeVar("T")
 
 # How many times as long as usual everything may take: on an emulated machine.

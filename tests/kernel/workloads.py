@@ -15,8 +15,6 @@ from pathlib import Path
 from .machine import need_tool
 from .waiting import PATIENCE
 
-__all__ = ["BUILD", "SOURCES", "Workload", "build", "building_alone"]
-
 SOURCES = Path(__file__).parent.parent / "workloads"
 BUILD = SOURCES.parents[1] / "build" / "workloads"
 

@@ -15,8 +15,6 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["CommandFailed", "Container"]
-
 _BOOT_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 20.0
 _COMMAND_TIMEOUT_S = 120.0

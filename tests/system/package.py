@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["CHECKOUT", "build_package", "download_dependencies", "with_version"]
-
 CHECKOUT = Path(__file__).parents[2]
 
 

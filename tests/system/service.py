@@ -11,8 +11,6 @@ from ..kernel.kernel_objects import KernelObjects, objects_held_by, objects_pinn
 from ..kernel.waiting import wait_until
 from .container import CommandFailed, Container
 
-__all__ = ["BY_HAND", "CONFIG", "UNIT", "Service"]
-
 UNIT = "bpfleakd.service"
 _RUNTIME_DROP_INS = f"/run/systemd/system/{UNIT}.d"
 CONFIG = "/etc/bpfleakd/config.yaml"

@@ -11,8 +11,6 @@ from bpfleakd.sandbox.helpers import Helpers
 from bpfleakd.symbols import naming_jobs
 from bpfleakd.unwind import table_builder
 
-__all__ = ["helpers"]
-
 
 @cache
 def helpers() -> Helpers:

@@ -37,30 +37,6 @@ from bpfleakd.model.supervision import SupervisedProcess, SupervisionState
 from bpfleakd.model.verdict import ProcessVerdict, Verdict
 from bpfleakd.model.watching import WatchedProcess, WatchState
 
-__all__ = [
-    "HOSTILE",
-    "a_block",
-    "a_blocks_report",
-    "a_frame",
-    "a_group",
-    "a_grouped_report",
-    "a_process",
-    "a_process_verdict",
-    "a_profile",
-    "a_report",
-    "a_scan_report",
-    "a_scanned_site",
-    "a_site",
-    "a_snapshot",
-    "a_stack",
-    "a_supervised_process",
-    "a_traced_process",
-    "a_watched_process",
-    "an_address_space",
-    "some_site_blocks",
-    "some_stats",
-]
-
 # A name that would set the window title, move the cursor, use rich's markup, end a line, turn the text
 # direction around, start a C1 control sequence, and is not even UTF-8.
 HOSTILE = "[red]\x1b]0;owned\x07\x1b[2J\nx\u202e\x9b1m\udcff\x7f"

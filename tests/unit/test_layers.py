@@ -165,6 +165,23 @@ def test_imports_keep_to_the_table():
     assert set(EXCEPTIONS) - used == set(), "exceptions that nothing needs"
 
 
+def hidden_names(tree: ast.Module) -> list[str]:
+    """Names with an underscore that a module takes from another; the underscore says what is private."""
+    taken = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+    names = (alias.name for node in taken for alias in node.names)
+    return [name for name in names if name.startswith("_") and not name.endswith("__")]
+
+
+def test_what_is_private_stays_in_its_module():
+    """`__all__` would repeat what the names say; only a module that hands on the names of others has one."""
+    assert {name: hidden for name, tree in modules() if (hidden := hidden_names(tree))} == {}
+
+
+def test_a_private_import_is_found():
+    """The test can fail."""
+    assert hidden_names(ast.parse("from bpfleakd.model.site import _sum, Site")) == ["_sum"]
+
+
 def test_the_table_has_no_circle():
     """A package that sees another is not seen by it, over any number of steps."""
 

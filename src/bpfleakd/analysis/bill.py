@@ -18,8 +18,6 @@ from bpfleakd.model.site import AllocationKind
 from bpfleakd.printable import printable, shortened
 from bpfleakd.units import human_bytes, human_rate
 
-__all__ = ["AllocatorBooks", "GoHeap", "UnreadHeap", "bill", "growth_summary", "is_comparable"]
-
 _KINDS = {
     MemoryUse.HEAP: BillKind.HEAP_LIVE,
     MemoryUse.MMAP: BillKind.MMAP,

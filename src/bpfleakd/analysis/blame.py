@@ -22,8 +22,6 @@ from bpfleakd.analysis.managed_code import (
 )
 from bpfleakd.model.code.stack import Frame, FrameKind
 
-__all__ = ["blamed_frame", "calling_frame", "named_in_library"]
-
 # Files that contain only functions that serve their callers.
 _LIBRARY = re.compile(
     r"""(?: libc | libm | libpthread | ld-linux[\w.-]* | ld-musl[\w.-]* | ld | libc\.musl[\w.-]*

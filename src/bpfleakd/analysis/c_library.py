@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["is_c_library_function"]
-
 # Names reserved for implementations of C, without those that compilers use.
 _RESERVED = re.compile(r"(?!__cxx_global|__static_init)__\w+|_(?:IO|dl|nl|nss|int)_\w+")
 

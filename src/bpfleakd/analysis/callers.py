@@ -25,8 +25,6 @@ from bpfleakd.analysis.blame import blamed_frame, named_in_library
 from bpfleakd.model.code.stack import Frame
 from bpfleakd.model.site import SiteCounters
 
-__all__ = ["NO_RULES", "Callers", "ChargeRules", "GivenBack", "charged_frame", "gives_back"]
-
 # A site that holds at most this share of its blocks counts as one that frees them.
 _HELD_SHARE = 0.1
 # A wrapper serves at least this many callers, with at least this share of the process' allocations.

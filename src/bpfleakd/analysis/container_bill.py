@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from bpfleakd.model.container import ContainerBill, ContainerKind, ContainerLine, GroupMemory
 from bpfleakd.units import human_rate
 
-__all__ = ["container_bill"]
-
 # Smaller growth is irrelevant.
 _GROWTH_MIN_BYTES_PER_S = 1024.0
 _WORDS = {

@@ -15,8 +15,6 @@ from bpfleakd.model.difference import ComparedState, DiffReport, SiteChange, Sit
 from bpfleakd.model.report import LeakReport, SiteReport
 from bpfleakd.model.site import AllocationKind
 
-__all__ = ["compared"]
-
 # One call site in the earlier and in the later report; it may be missing in one of them.
 _Pair = tuple[Sequence[SiteReport], Sequence[SiteReport]]
 

@@ -11,8 +11,6 @@ import hashlib
 from bpfleakd.model.code.stack import Frame, FrameKind, Stack
 from bpfleakd.model.site import AllocationKind
 
-__all__ = ["fingerprint", "function_identity"]
-
 _HEX_DIGITS = 16
 
 

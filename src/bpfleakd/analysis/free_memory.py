@@ -10,8 +10,6 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-__all__ = ["FreeMemory", "free_memory"]
-
 _PAGE_BYTES = 4096
 # The size and links of a free chunk remain.
 _HEADER_BYTES = 32

@@ -21,8 +21,6 @@ from bpfleakd.model.groups import GroupedReport, GroupKey, SiteGroup
 from bpfleakd.model.report import LeakReport, SiteReport, SortKey
 from bpfleakd.table.estimates import stderr_of_sum
 
-__all__ = ["grouped"]
-
 
 def _function(charged: SiteReport | Frame) -> str | None:
     if charged.function:

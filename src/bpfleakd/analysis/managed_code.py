@@ -23,15 +23,6 @@ from collections.abc import Sequence
 
 from bpfleakd.model.code.stack import Frame, FrameKind
 
-__all__ = [
-    "caller_of_class_library",
-    "interpreted_caller",
-    "is_dotnet_stub",
-    "is_interpreter",
-    "is_own_method",
-    "is_runtime",
-]
-
 _DOTNET_LIBRARY = re.compile(r"System(?:\.[\w.]+)?|mscorlib|netstandard")
 _DOTNET_STUB = re.compile(r"stub<\d+> .*")
 _MARSHALLING_STUB = "dynamicClass.IL_STUB_"

@@ -20,8 +20,6 @@ from bpfleakd.model.address_space import MappingUsage, MemoryShares, MemoryUse, 
 from bpfleakd.model.site import AllocationKind
 from bpfleakd.table.regions import Owner, kind_of
 
-__all__ = ["Figures", "Part", "classify", "shares", "summarise"]
-
 # A range of addresses with its owner; None: unknown.
 _Range = tuple[int, int, Owner | None]
 _Piece = tuple[int, int, MemoryUse, AllocationKind | None]

@@ -22,8 +22,6 @@ from bpfleakd.model.code.mapping import HUGE_PAGES
 from bpfleakd.model.site import AllocationKind
 from bpfleakd.table.regions import Owner, Special, kind_of
 
-__all__ = ["Looks", "executable_memory_files", "looks_of", "named_use", "owned_use"]
-
 # malloc/arena.c: HEAP_MAX_SIZE is twice DEFAULT_MMAP_THRESHOLD_MAX.
 _ARENA_BYTES = 64 << 20
 _STACK_BYTES = 8 << 20

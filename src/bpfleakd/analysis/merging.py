@@ -17,8 +17,6 @@ from bpfleakd.model.site import ThreadShare
 from bpfleakd.model.verdict import VERDICTS, Verdict, churn_words
 from bpfleakd.table.estimates import stderr_of_sum
 
-__all__ = ["merged", "merged_sites"]
-
 K = TypeVar("K")
 T = TypeVar("T")
 _OF_A_PART = " (of a part of its blocks)"

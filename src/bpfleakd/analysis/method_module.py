@@ -18,8 +18,6 @@ from bpfleakd.analysis.managed_code import is_dotnet_stub
 from bpfleakd.model.address_space import NO_MODULE
 from bpfleakd.model.code.method import dotnet_assembly
 
-__all__ = ["STUBS", "module_of"]
-
 STUBS = "(stubs)"
 
 _V8 = re.compile(r"\w+:[*~^+]?[^ ]* (?:file://)?(.+?):\d+:\d+")

@@ -12,8 +12,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["PinnedPages", "Pinning", "pinned_pages", "pinning_sites"]
-
 _PAGE_BYTES = 4096
 # 48 MB for the addresses of blocks; further blocks are not charged.
 _BLOCKS_MAX = 2_000_000

@@ -19,8 +19,6 @@ from posixpath import basename
 from bpfleakd.model.code.stack import Frame, FrameKind
 from bpfleakd.model.report import LeakReport, SiteReport
 
-__all__ = ["NameKey", "key_by_names", "modules_built_anew"]
-
 # The identity of a call site with a rebuilt file.
 NameKey = tuple[object, ...]
 

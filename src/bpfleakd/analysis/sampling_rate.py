@@ -18,8 +18,6 @@ import math
 from msgspec import Struct
 from msgspec.structs import replace
 
-__all__ = ["MAX_SHIFT", "MIN_SHIFT", "RecordingRates", "SamplingState", "adapted"]
-
 # Below 4 KiB, sampling skips too little to be worth an estimate; above 4 MiB, it records too little.
 MIN_SHIFT = 12
 MAX_SHIFT = 22

@@ -18,8 +18,6 @@ from msgspec import Struct
 from bpfleakd.errors import ConfigError
 from bpfleakd.model.code.stack import Frame
 
-__all__ = ["NO_SUPPRESSIONS", "Suppressions", "parse_suppressions"]
-
 _TYPE = "leak:"
 
 

@@ -16,8 +16,6 @@ from bpfleakd.api.connection import Connection, Deadlines
 from bpfleakd.api.local_users import LocalUsers
 from bpfleakd.errors import DaemonUnreachable
 
-__all__ = ["Acceptor"]
-
 log = structlog.get_logger()
 
 # Connections accepted at a time; between two batches the loop serves the existing ones.

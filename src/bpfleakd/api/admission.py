@@ -14,8 +14,6 @@ from bpfleakd.api.local_users import LocalUsers
 from bpfleakd.api.peer import peer_of
 from bpfleakd.turns import Turns
 
-__all__ = ["CONNECTIONS_MAX", "PEER_CONNECTIONS_MAX", "Admission", "PeerKey", "has_room", "peer_key"]
-
 # ("user", uid) or ("address", network).
 PeerKey = tuple[str, int | str]
 

@@ -12,8 +12,6 @@ from bpfleakd.api.messages import Response
 from bpfleakd.api.parameters import BadRequest
 from bpfleakd.printable import without_surrogates
 
-__all__ = ["error_answer", "json_answer", "status_of"]
-
 # The status of an error class applies to its subclasses, unless they have their own.
 _STATUS: dict[type[errors.BpfleakdError], HTTPStatus] = {
     errors.BpfleakdError: HTTPStatus.INTERNAL_SERVER_ERROR,

@@ -87,8 +87,6 @@ from bpfleakd.model.process import ProcessState, TracingMode
 from bpfleakd.model.report import LeakReport, SortKey
 from bpfleakd.model.selection import ProcessSelection
 
-__all__ = ["Exposition", "create_app"]
-
 # Takes the request's Accept header, returns the body and its content type.
 Exposition = Callable[[str], tuple[bytes, str]]
 

@@ -44,8 +44,6 @@ from bpfleakd.model.supervision import SupervisedProcess
 from bpfleakd.model.watching import WatchedProcess
 from bpfleakd.paths import DEFAULT_SOCKET_PATH
 
-__all__ = ["DaemonClient"]
-
 _START_IT = "start it: `systemctl start bpfleakd`, or `bpfleakd` in a terminal"
 _SEE_LOG = "see its log: journalctl -u bpfleakd"
 _SAME_VERSION = "check that bpfleakd and bpfleakctl have the same version"

@@ -18,8 +18,6 @@ from enum import Enum, auto
 
 from msgspec import Struct
 
-__all__ = ["Connection", "Deadlines"]
-
 # A peer that reads less than this in `idle_s`, and not everything, occupies memory on purpose.
 _PROGRESS_BYTES = 64 << 10
 _NO_LIMIT = 1 << 62

@@ -13,8 +13,6 @@ from bpfleakd.api.messages import Handler, Request, Response
 from bpfleakd.errors import DaemonUnreachable
 from bpfleakd.printable import printable
 
-__all__ = ["RequestTurns", "local_names_only_gate", "read_only_gate"]
-
 _READING = ("GET", "HEAD")
 
 # This many answers per address are computed at a time; further requests wait.

@@ -19,8 +19,6 @@ from bpfleakd.api.gates import RequestTurns
 from bpfleakd.api.messages import Response, request_for
 from bpfleakd.api.peer import Peer
 
-__all__ = ["HttpProtocol"]
-
 log = structlog.get_logger()
 
 # A request line and headers: bpfleakctl's have some hundred bytes, a browser's cookies may add thousands.

@@ -15,8 +15,6 @@ import structlog
 from bpfleakd.api.peer import peer_of
 from bpfleakd.errors import AccessDenied, AlreadyRunning, ConfigError
 
-__all__ = ["bind_tcp", "bind_unix", "remove_stale"]
-
 _BACKLOG = 64
 
 # Root and the socket's group: users with write access decide which processes are traced.

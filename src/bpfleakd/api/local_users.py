@@ -10,8 +10,6 @@ import ipaddress
 import socket
 import struct
 
-__all__ = ["LocalUsers"]
-
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
 _NLM_F_REQUEST = 1

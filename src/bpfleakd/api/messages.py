@@ -12,8 +12,6 @@ from msgspec import Struct
 
 from bpfleakd.api.peer import Peer
 
-__all__ = ["Handler", "Request", "Response", "request_for"]
-
 
 class Request(Struct, frozen=True):
     """A request. Names of headers are in lower case; `query` has the last value of a repeated parameter.

@@ -19,8 +19,6 @@ from bpfleakd.api.messages import Response
 from bpfleakd.model.losses import LOSS_WORDS
 from bpfleakd.web import asset
 
-__all__ = ["asset_response", "flamegraph_response", "page_response"]
-
 _TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".txt": "text/plain"}
 _LOSSES = "losses.js"
 _ASSETS = (

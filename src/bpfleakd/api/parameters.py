@@ -15,20 +15,6 @@ from bpfleakd.model.process import TracingMode
 from bpfleakd.model.report import SortKey
 from bpfleakd.printable import printable
 
-__all__ = [
-    "PID_MAX",
-    "BadRequest",
-    "choice",
-    "limit_of",
-    "only_parameters",
-    "pattern",
-    "pid_of",
-    "seconds",
-    "site_of",
-    "whole_number",
-    "yes_or_no",
-]
-
 _Choice = TypeVar("_Choice", GroupKey, SortKey, StackValue, TracingMode)
 
 PID_MAX = 4_194_304  # PID_MAX_LIMIT of a 64-bit kernel

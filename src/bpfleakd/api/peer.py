@@ -8,8 +8,6 @@ import struct
 
 from msgspec import Struct
 
-__all__ = ["Peer", "peer_of"]
-
 _UCRED = struct.Struct("3i")  # struct ucred: pid, uid, gid
 
 

@@ -16,8 +16,6 @@ from bpfleakd.model.report import LeakReport, SiteReport
 from bpfleakd.model.resources import DescriptorSite
 from bpfleakd.model.stored_report import StoredReport
 
-__all__ = ["Report", "without_addresses"]
-
 _Site = TypeVar("_Site", SiteReport, DescriptorSite)
 Report = TypeVar("Report", LeakReport, GroupedReport, DiffReport, StoredReport)
 

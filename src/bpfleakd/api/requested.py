@@ -21,8 +21,6 @@ from bpfleakd.api.service import (
     Service,
 )
 
-__all__ = ["Requested", "log_who_asked"]
-
 log = structlog.get_logger()
 
 

@@ -11,8 +11,6 @@ import msgspec
 from bpfleakd.api.answers import error_answer
 from bpfleakd.api.messages import Handler, Request, Response
 
-__all__ = ["Route", "Router"]
-
 
 class Route:
     """`path` has its parameters in braces: {name} is one part, {name:path} the rest."""

@@ -9,8 +9,6 @@ from collections.abc import Iterable
 
 from bpfleakd.model.process import ProcessRow, ProcessState
 
-__all__ = ["scrape_targets"]
-
 
 def scrape_targets(processes: Iterable[ProcessRow], address: str) -> list[dict[str, object]]:
     """One target for each process that is currently traced, all at `address` (host:port).

@@ -25,8 +25,6 @@ from bpfleakd.api.messages import Handler
 from bpfleakd.api.peer import peer_of
 from bpfleakd.api.service import Service
 
-__all__ = ["ApiServer"]
-
 log = structlog.get_logger()
 
 # How long the end of the daemon waits for answers in progress.

@@ -27,26 +27,6 @@ from bpfleakd.model.stored_report import StoredReport, StoredReportEntry
 from bpfleakd.model.supervision import SupervisedProcess
 from bpfleakd.model.watching import WatchedProcess
 
-__all__ = [
-    "ATTACH_MODES",
-    "BLOCKS_LISTED",
-    "BLOCKS_LISTED_MAX",
-    "HEAP_SAMPLE_MAX_S",
-    "HEAP_SAMPLE_S",
-    "PATTERN_CHARS",
-    "REPORTS_LISTED",
-    "REPORTS_LISTED_MAX",
-    "STOP_LIMIT_MAX_S",
-    "STOP_LIMIT_S",
-    "MatchList",
-    "ProcessList",
-    "ReportList",
-    "Service",
-    "SortKey",
-    "SupervisedList",
-    "WatchedList",
-]
-
 # The modes in which a user can attach.
 ATTACH_MODES = (TracingMode.EXACT, TracingMode.SAMPLED, TracingMode.AUTO, TracingMode.INSIDE)
 

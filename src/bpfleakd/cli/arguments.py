@@ -13,23 +13,6 @@ from typing import Any, TypeVar
 from bpfleakd.export.stack_values import StackValue
 from bpfleakd.paths import SOCKET_VARIABLE
 
-__all__ = [
-    "StoreProcess",
-    "add_no_suppressions",
-    "add_process",
-    "add_value",
-    "duration_s",
-    "number_between",
-    "one_of",
-    "pid",
-    "pid_or_name",
-    "site",
-    "socket_from_environment",
-    "whole_number_between",
-    "whole_number_from",
-]
-
-
 Choice = TypeVar("Choice", bound=StrEnum)
 
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}

@@ -20,8 +20,6 @@ from bpfleakd.model.verdict import VERDICTS, Verdict
 from bpfleakd.printable import printable
 from bpfleakd.units import human_duration
 
-__all__ = ["EXIT_CODES", "WAIT_S", "await_verdicts"]
-
 # bpfleakd distinguishes a leak from a filling cache after 50 s; the rest is for starting up.
 WAIT_S = 90
 

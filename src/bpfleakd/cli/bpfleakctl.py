@@ -22,8 +22,6 @@ from bpfleakd.errors import BpfleakdError
 from bpfleakd.paths import DEFAULT_SOCKET_PATH
 from bpfleakd.printable import printable
 
-__all__ = ["main", "make_parser"]
-
 # Modules under commands/, in the order of the help.
 _COMMANDS = (
     "attach",

@@ -21,8 +21,6 @@ from bpfleakd.kernel.child import start_ahead
 from bpfleakd.model.process import TracingMode
 from bpfleakd.printable import printable
 
-__all__ = ["main", "make_parser"]
-
 _INTERRUPTED = 130
 _LOADER = "bpfleakd.kernel.loader"
 

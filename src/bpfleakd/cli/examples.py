@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import textwrap
 
-__all__ = ["EXAMPLES", "add_examples"]
-
 _WIDTH = 78
 
 # A command line, and what it does.

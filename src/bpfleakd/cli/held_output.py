@@ -8,8 +8,6 @@ import sys
 import tempfile
 from typing import IO
 
-__all__ = ["HeldOutput"]
-
 _CHUNK_BYTES = 1 << 16
 
 

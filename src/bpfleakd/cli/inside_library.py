@@ -9,8 +9,6 @@ from pathlib import Path
 
 from bpfleakd import errors
 
-__all__ = ["LIBRARY", "environment_with", "library_path"]
-
 LIBRARY = "libbpfleak.so"
 # A checkout has src/bpfleakd/cli; an environment with the package has lib/bpfleakd.
 _PLACES = (

@@ -6,8 +6,6 @@ from bpfleakd.api.client import DaemonClient
 from bpfleakd.errors import NotAttached, TargetError
 from bpfleakd.model.process import ProcessState, ProcessSummary
 
-__all__ = ["pid_of_name"]
-
 # So many are listed where a name is of several.
 _LISTED = 5
 

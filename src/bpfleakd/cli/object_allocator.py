@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import sys
 
-__all__ = ["restart_with_malloc"]
-
 _VARIABLE = "PYTHONMALLOC"
 
 

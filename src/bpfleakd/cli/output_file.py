@@ -10,8 +10,6 @@ from pathlib import Path
 
 from bpfleakd.errors import OutputFailed
 
-__all__ = ["STANDARD_OUTPUT", "add_output", "write_output"]
-
 STANDARD_OUTPUT = "-"
 
 

@@ -9,8 +9,6 @@ import msgspec
 from bpfleakd.errors import BpfleakdError
 from bpfleakd.model.report import LeakReport
 
-__all__ = ["read_report"]
-
 
 def read_report(path: Path) -> LeakReport:
     """Read a report. Raises BpfleakdError if the file cannot be read, or is not a report."""

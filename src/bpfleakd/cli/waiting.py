@@ -8,8 +8,6 @@ import sys
 import threading
 from collections.abc import Iterator
 
-__all__ = ["waiting"]
-
 # Shorter operations need no line.
 _SHOWN_AFTER_S = 0.5
 

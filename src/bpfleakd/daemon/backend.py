@@ -67,8 +67,6 @@ from bpfleakd.tracing.unwinding import Unwinding
 from bpfleakd.unwind import table_builder
 from bpfleakd.unwind.table_builder import TableBuilder
 
-__all__ = ["Backend"]
-
 log = structlog.get_logger()
 
 _Part = TypeVar("_Part")

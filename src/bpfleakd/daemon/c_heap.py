@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 
-__all__ = ["keep_small", "trim"]
-
 # malloc.h
 _M_TRIM_THRESHOLD = -1
 _M_TOP_PAD = -2

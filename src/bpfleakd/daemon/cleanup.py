@@ -14,8 +14,6 @@ from bpfleakd.kernel.pins import MAKING, DirectoryLock, pinned_sets, remove_pins
 from bpfleakd.kernel.probes.shared import group_of, remove_events
 from bpfleakd.tracing.go.profile_switch import turn_off_profile
 
-__all__ = ["clean_up", "comes_back"]
-
 _SYSTEMCTL_TIMEOUT_S = 10.0
 _EVENTS_TIMEOUT_S = 5.0
 

@@ -19,8 +19,6 @@ from bpfleakd.kernel.mounts import BPFFS_MOUNT_POINT, is_bpffs
 from bpfleakd.private_directory import refuse_foreign_path
 from bpfleakd.suppressions import read_suppressions
 
-__all__ = ["problems"]
-
 # proc(5): /proc/PID/comm.
 _COMM_BYTES_MAX = 15
 

@@ -31,8 +31,6 @@ from bpfleakd.export.prometheus import PrometheusExporter
 from bpfleakd.model.metrics import MetricsSnapshot
 from bpfleakd.process.reading.apart import read_apart
 
-__all__ = ["Daemon", "run"]
-
 log = structlog.get_logger()
 
 # How long the loop waits for its turn while other threads compute, per step; Python's default is 5 ms.

@@ -21,8 +21,6 @@ from bpfleakd.paths import DEFAULT_SOCKET_PATH
 from bpfleakd.symbols.libdw import libdw
 from bpfleakd.symbols.libiberty import demangler
 
-__all__ = ["run_checks"]
-
 OK, WARN, FAIL = CheckStatus.OK, CheckStatus.WARN, CheckStatus.FAIL
 
 # The bits of CapEff (linux/capability.h), the purpose of each, and whether nothing works without it.

@@ -13,8 +13,6 @@ from bpfleakd.kernel.compilation.options import Capacities, LoadOptions
 from bpfleakd.kernel.loader import expect_load
 from bpfleakd.kernel.programs import AttachMethod, WalkerKind
 
-__all__ = ["cache_directory", "load_ahead", "load_options"]
-
 
 def load_options(config: Config) -> LoadOptions:
     """The options for compiling and loading the programs."""

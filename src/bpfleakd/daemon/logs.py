@@ -23,8 +23,6 @@ from bpfleakd.printable import printable
 if TYPE_CHECKING:
     from bpfleakd.config import LogConfig
 
-__all__ = ["configure_logging"]
-
 
 def configure_logging(
     options: LogConfig, *, stream: TextIO | None = None, environ: Mapping[str, str] = os.environ

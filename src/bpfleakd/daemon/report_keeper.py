@@ -10,8 +10,6 @@ from bpfleakd.state.reports import ReportStore
 from bpfleakd.tracing.observer import TracingObserver
 from bpfleakd.tracing.traced_process import TracedProcess
 
-__all__ = ["ReportKeeper"]
-
 
 class ReportKeeper(TracingObserver):
     """Stores the last report of each process."""

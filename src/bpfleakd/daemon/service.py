@@ -47,8 +47,6 @@ from bpfleakd.suppressions import read_suppressions
 from bpfleakd.tracing.attaching.attach import IMPATIENT, PATIENT
 from bpfleakd.tracing.attaching.discovery import SEARCH_WAIT_S
 
-__all__ = ["DaemonService"]
-
 log = structlog.get_logger()
 
 _Answer = TypeVar("_Answer")

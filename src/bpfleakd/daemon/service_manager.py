@@ -17,8 +17,6 @@ from pathlib import Path
 from bpfleakd.model.metrics import MetricsSnapshot
 from bpfleakd.model.process import ProcessState
 
-__all__ = ["ServiceManager", "status_line", "systemd_directory"]
-
 _ADDRESS_VARIABLE = "NOTIFY_SOCKET"
 _WATCHDOG_VARIABLE = "WATCHDOG_USEC"
 # The manager reads at once, unless it has problems itself; then losing a message is better than waiting.

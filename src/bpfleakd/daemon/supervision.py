@@ -27,8 +27,6 @@ from bpfleakd.supervision.process_event_feed import ProcessEventFeed
 from bpfleakd.supervision.supervisor import Supervisor
 from bpfleakd.tracing.tracer import Tracer
 
-__all__ = ["Supervision"]
-
 log = structlog.get_logger()
 
 

@@ -15,8 +15,6 @@ from bpfleakd.symbols.perf_map import PerfMap
 from bpfleakd.symbols.symbolizer import Symbolizer
 from bpfleakd.tracing.attaching.attachment import Attachment
 
-__all__ = ["Symbolizers"]
-
 
 class Symbolizers:
     """Creates symbolizers of attached processes; helpers may first spend `names_s` on the names of each."""

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
-__all__ = ["Worker"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

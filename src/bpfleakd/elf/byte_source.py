@@ -13,8 +13,6 @@ from typing import Protocol
 
 from bpfleakd.errors import BadElf
 
-__all__ = ["ByteSource", "FileBytes", "MemoryBytes"]
-
 
 class ByteSource(Protocol):
     """The source of an ELF image's bytes."""

@@ -21,8 +21,6 @@ from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.section import Section
 from bpfleakd.errors import BadElf
 
-__all__ = ["debug_link", "find_debug_file", "has_line_tables", "minidebug_image"]
-
 DEBUG_DIRECTORY = PurePosixPath("usr/lib/debug")
 
 # Fedora's minidebuginfo of libxul has 6 MB. Decompressing an xz stream may take any amount of memory.

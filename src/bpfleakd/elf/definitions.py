@@ -14,8 +14,6 @@ from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.section import Section
 from bpfleakd.elf.symbol_section import names_function
 
-__all__ = ["defines_any", "imports_any"]
-
 _CHUNK_BYTES = 1 << 20
 
 # Four times the names of Chromium with all its symbols; names beyond that are not found.

@@ -14,8 +14,6 @@ from msgspec import Struct
 from bpfleakd.elf.byte_source import ByteSource
 from bpfleakd.errors import BadElf
 
-__all__ = ["FileHeader", "ProgramHeader", "SectionHeader", "read_headers"]
-
 # Real files have up to 20 program headers and 80 sections; more than this is not a program.
 PROGRAM_HEADERS_MAX = 1_024
 SECTIONS_MAX = 16_384

@@ -23,10 +23,8 @@ from msgspec.structs import replace
 
 from bpfleakd.elf.byte_source import ByteSource, FileBytes, MemoryBytes
 from bpfleakd.elf.headers import ProgramHeader, SectionHeader, read_headers
-from bpfleakd.elf.section import SECTION_LIMIT_BYTES, Section
+from bpfleakd.elf.section import Section
 from bpfleakd.errors import BadElf
-
-__all__ = ["EM_386", "EM_X86_64", "SECTION_LIMIT_BYTES", "ElfImage", "Section", "Segment"]
 
 EM_386 = 3
 EM_X86_64 = 62

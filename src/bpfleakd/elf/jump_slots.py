@@ -13,8 +13,6 @@ import numpy as np
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.errors import BadElf
 
-__all__ = ["JumpSlots"]
-
 _R_X86_64_GLOB_DAT, _R_X86_64_JUMP_SLOT = 6, 7
 _RELOCATION = np.dtype([("slot", "<u8"), ("type", "<u4"), ("symbol", "<u4"), ("addend", "<i8")])
 _SYMBOL_BYTES = 24

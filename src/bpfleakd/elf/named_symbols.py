@@ -10,8 +10,6 @@ from msgspec import Struct
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.section import Section
 
-__all__ = ["SYMBOL_ROW", "NamedSymbol", "find_symbols"]
-
 # ELF-64 object file format, "Symbol Table": st_name, st_info, st_other, st_shndx, st_value, st_size.
 SYMBOL_ROW = np.dtype(
     [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]

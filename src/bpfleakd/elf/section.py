@@ -12,8 +12,6 @@ from bpfleakd.elf.byte_source import ByteSource
 from bpfleakd.elf.headers import FileHeader, SectionHeader
 from bpfleakd.errors import BadElf
 
-__all__ = ["SECTION_LIMIT_BYTES", "Section"]
-
 # libLLVM's .eh_frame, the largest section that is read whole, has 8 MB; a hostile sparse file has terabytes.
 SECTION_LIMIT_BYTES = 128 << 20
 

@@ -16,8 +16,6 @@ from msgspec import Struct
 
 from bpfleakd.elf.image import ElfImage
 
-__all__ = ["StaticProbe", "has_static_probes", "static_probes"]
-
 _SECTION = ".note.stapsdt"
 _BASE_SECTION = ".stapsdt.base"
 _OWNER = b"stapsdt\0"

@@ -16,18 +16,6 @@ from bpfleakd.elf.image import EM_386, EM_X86_64, ElfImage
 from bpfleakd.elf.section import Section
 from bpfleakd.errors import BadElf
 
-__all__ = [
-    "HIDDEN_VERSION",
-    "IFUNC",
-    "LOCAL",
-    "UNSIZED",
-    "FunctionRows",
-    "StringTable",
-    "SymbolSection",
-    "names_function",
-    "read_functions",
-]
-
 # Bits of `FunctionRows.traits`. As a number, the lower is the better of two names for one address.
 UNSIZED, LOCAL, HIDDEN_VERSION, IFUNC = 1, 2, 4, 8
 

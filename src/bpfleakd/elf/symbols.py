@@ -31,8 +31,6 @@ from bpfleakd.elf.symbol_section import (
 )
 from bpfleakd.printable import printable, shortened
 
-__all__ = ["FUNCTIONS_MAX", "Symbol", "SymbolTable"]
-
 # Twice the functions of Chromium with all its symbols; more are left out and counted.
 FUNCTIONS_MAX = 2_000_000
 

@@ -12,8 +12,6 @@ from pathlib import Path
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.errors import BadElf
 
-__all__ = ["VDSO", "own_vdso_image"]
-
 # Its name in /proc/PID/maps.
 VDSO = "[vdso]"
 

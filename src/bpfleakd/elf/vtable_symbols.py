@@ -14,8 +14,6 @@ from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.named_symbols import SYMBOL_ROW
 from bpfleakd.elf.section import Section
 
-__all__ = ["vtable_classes"]
-
 # Itanium C++ ABI, section 5.1.4.1: the symbol of a virtual table.
 _PREFIX = b"_ZTV"
 # The distance to the object's beginning and the type information come first (section 2.5.2).

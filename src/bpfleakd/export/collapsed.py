@@ -13,8 +13,6 @@ from bpfleakd.export.frame_names import frame_name
 from bpfleakd.export.stack_values import StackValue, value_of
 from bpfleakd.model.report import LeakReport, SiteReport
 
-__all__ = ["collapsed_stacks"]
-
 
 def collapsed_stacks(report: LeakReport, value: StackValue) -> str:
     """One line for each stack with a nonzero `value`."""

@@ -8,8 +8,6 @@ from bpfleakd.export.client import GaugeMetricFamily, Metric
 from bpfleakd.export.figures import label_text
 from bpfleakd.model.container import GroupMemory
 
-__all__ = ["container_families"]
-
 
 def container_families(groups: Iterable[GroupMemory]) -> Iterator[Metric]:
     """Limit, use, and uses by kind; each path occurs once."""

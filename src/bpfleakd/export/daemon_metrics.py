@@ -11,8 +11,6 @@ from bpfleakd.model.daemon import DaemonStats
 from bpfleakd.model.metrics import MetricsSnapshot
 from bpfleakd.model.process_events import ProcessEventStats
 
-__all__ = ["daemon_families"]
-
 
 def daemon_families(
     snapshot: MetricsSnapshot, shown: ShownSeries, capacities: Mapping[str, int], max_series: int

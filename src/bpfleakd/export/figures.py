@@ -11,8 +11,6 @@ from bpfleakd.model.metrics import MetricLabel
 from bpfleakd.model.process import ProcessSummary
 from bpfleakd.printable import printable, shortened
 
-__all__ = ["Counter", "Gauge", "label_text", "label_value"]
-
 _LABEL_CHARS = 128
 
 T = TypeVar("T")

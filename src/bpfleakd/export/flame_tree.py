@@ -24,8 +24,6 @@ from bpfleakd.model.code.stack import Frame, FrameKind
 from bpfleakd.model.report import LeakReport, SiteReport
 from bpfleakd.printable import printable
 
-__all__ = ["NODES_MAX", "CodeKind", "FlameNode", "FlameTree", "flame_tree"]
-
 # More than the pixels of a screen, and as many as a browser draws without a pause.
 NODES_MAX = 20_000
 

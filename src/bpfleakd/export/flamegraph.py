@@ -16,8 +16,6 @@ from bpfleakd.model.report import LeakReport
 from bpfleakd.units import human_bytes
 from bpfleakd.web import asset
 
-__all__ = ["COLOURS", "amount", "flamegraph_html", "flamegraph_json", "subtitle"]
-
 COLOURS = {
     CodeKind.PROGRAM: "#f0a35e",
     CodeKind.LIBRARY: "#8ab4dc",

@@ -12,8 +12,6 @@ from bpfleakd.export.flamegraph import COLOURS, amount, subtitle
 from bpfleakd.export.stack_values import StackValue
 from bpfleakd.model.report import LeakReport
 
-__all__ = ["flamegraph_svg"]
-
 _SVG_WIDTH, _ROW_HEIGHT, _MARGIN, _CHARACTER_WIDTH = 1200.0, 18, 24, 6.6
 _NARROWEST = 0.4
 

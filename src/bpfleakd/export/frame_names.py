@@ -5,8 +5,6 @@ from __future__ import annotations
 from bpfleakd.model.code.stack import Frame
 from bpfleakd.printable import printable
 
-__all__ = ["frame_name", "source_place"]
-
 
 def frame_name(frame: Frame) -> str:
     """The function; without one the module and the offset in it, or at least the address.

@@ -10,8 +10,6 @@ from msgspec import Struct
 from bpfleakd.export.client import CounterMetricFamily, GaugeMetricFamily, Metric
 from bpfleakd.model.daemon import GuardStats
 
-__all__ = ["ExportedLimits", "guard_families"]
-
 _NS_PER_S = 1_000_000_000
 
 

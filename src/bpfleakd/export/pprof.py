@@ -23,8 +23,6 @@ from bpfleakd.model.report import SiteReport
 from bpfleakd.model.site import ThreadShare
 from bpfleakd.printable import printable
 
-__all__ = ["pprof_profile"]
-
 # (type, unit), in the order of a sample's values.
 _SAMPLE_TYPES = (
     ("alloc_objects", "count"),

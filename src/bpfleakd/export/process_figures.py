@@ -14,8 +14,6 @@ from bpfleakd.model.runtimes.managed import ManagedHeap
 from bpfleakd.model.verdict import ProcessVerdict
 from bpfleakd.table.estimates import stderr_of_sum
 
-__all__ = ["BILL_GAUGES", "PROCESS_COUNTERS", "PROCESS_GAUGES", "ExportedProcess"]
-
 
 class ExportedProcess(Struct, frozen=True):
     """A traced process with its exported data.

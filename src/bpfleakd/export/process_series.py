@@ -31,8 +31,6 @@ from bpfleakd.model.report import SiteReport
 from bpfleakd.model.site import AllocationKind
 from bpfleakd.model.verdict import VERDICTS, Verdict
 
-__all__ = ["OTHERS", "ProcessSeries", "SeriesOptions", "ShownSeries", "ShownSite", "SiteText"]
-
 OTHERS = "(others)"
 
 _STACK_CHARS = 512

@@ -40,8 +40,6 @@ from bpfleakd.export.watch_metrics import watch_families
 from bpfleakd.model.metrics import MetricLabel, MetricsSnapshot
 from bpfleakd.model.process import ProcessRow
 
-__all__ = ["PrometheusExporter"]
-
 # Around the target of 50 ms per tick.
 _TICK_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["MessageWriter"]
-
 _VARINT, _BYTES = 0, 2
 
 

@@ -17,8 +17,6 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct
 
-__all__ = ["Candidate", "SeriesChoice"]
-
 K = TypeVar("K", bound=Hashable)
 
 

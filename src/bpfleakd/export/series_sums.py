@@ -18,8 +18,6 @@ from typing import Generic, TypeVar
 import msgspec
 from msgspec import Struct
 
-__all__ = ["SeriesReading", "SeriesSums", "Sums"]
-
 G = TypeVar("G", bound=Hashable)
 
 Combine = Callable[[Iterable[float]], float]

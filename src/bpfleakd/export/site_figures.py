@@ -6,8 +6,6 @@ from bpfleakd.export.figures import Counter, Gauge
 from bpfleakd.model.report import SiteReport
 from bpfleakd.table.estimates import stderr_of_sum
 
-__all__ = ["SITE_COUNTERS", "SITE_GAUGES"]
-
 SITE_GAUGES: tuple[Gauge[SiteReport], ...] = (
     Gauge(
         "live_bytes",

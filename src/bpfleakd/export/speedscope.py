@@ -15,8 +15,6 @@ from bpfleakd.model.code.stack import Frame
 from bpfleakd.model.profile import HeapProfile
 from bpfleakd.printable import printable
 
-__all__ = ["speedscope_profile"]
-
 _UNITS = {
     StackValue.LIVE_BYTES: "bytes",
     StackValue.LIVE_COUNT: "none",

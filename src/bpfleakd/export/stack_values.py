@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from bpfleakd.model.report import SiteReport
 
-__all__ = ["StackValue", "value_of"]
-
 
 class StackValue(StrEnum):
     """Figures that add up over call sites."""

@@ -11,8 +11,6 @@ from bpfleakd.export.client import CounterMetricFamily, GaugeMetricFamily, Metri
 from bpfleakd.model.watching import WatchSummary
 from bpfleakd.printable import printable, shortened
 
-__all__ = ["watch_families"]
-
 _LABEL_CHARS = 128
 
 

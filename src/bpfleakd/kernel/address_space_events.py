@@ -11,8 +11,6 @@ from msgspec import Struct
 from bpfleakd.kernel.abi import SPACE_EVENT
 from bpfleakd.kernel.ring import RingReader
 
-__all__ = ["AddressSpaceEvent", "Syscall", "read_space_events"]
-
 _LAYOUT = struct.Struct("=QQ6QqqIIIIII")
 assert _LAYOUT.size == SPACE_EVENT.itemsize
 

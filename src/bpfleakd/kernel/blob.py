@@ -20,8 +20,6 @@ from pathlib import Path
 
 from bpfleakd.kernel import bpf
 
-__all__ = ["Blob"]
-
 _HEAD_BYTES = 16
 _PLACE_HEAD_BYTES = 16
 _LEAST_BYTES = 4 * mmap.PAGESIZE

@@ -20,8 +20,6 @@ from typing import Any
 
 from bpfleakd import errors
 
-__all__ = ["Child", "end_ahead", "expect_ahead", "run_child", "serve", "start_ahead"]
-
 _KILLED_S = 5.0
 
 # The keys of the lines that a child reads.

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from bpfleakd.kernel import abi, bpf
 
-__all__ = ["DescriptorTable", "DescriptorTables"]
-
 _OVERFLOW_STACK_ID = 0
 
 

@@ -18,8 +18,6 @@ import structlog
 
 from bpfleakd.private_directory import PrivateDirectory
 
-__all__ = ["FileCache"]
-
 log = structlog.get_logger()
 
 _SUFFIX = ".json"

@@ -14,8 +14,6 @@ from bpfleakd.kernel import abi, bpf
 from bpfleakd.model.code.mapping import LoadedCode, Mapping
 from bpfleakd.model.code.stack_hash import hash_word
 
-__all__ = ["LoadedCodeTable"]
-
 _MINOR_BITS = 20
 _WORD_MASK = (1 << 64) - 1
 

@@ -55,16 +55,6 @@ from bpfleakd.kernel.programs import (
 )
 from bpfleakd.kernel.trial import best_walker, try_linker
 
-__all__ = [
-    "RING_FLAGS",
-    "Loaded",
-    "available_methods",
-    "expect_load",
-    "load",
-    "reload",
-    "version_of",
-]
-
 # Increment this whenever the data stored with the programs (kernel/blob.py) changes its format or meaning.
 _PINS_FORMAT = 1
 _LOADED = "loaded"

@@ -42,8 +42,6 @@ from bpfleakd.kernel.unwind_tables.store import UnwindStore
 from bpfleakd.model.code.python_walk import PythonWalk
 from bpfleakd.model.code.stack import RawStack, StackEnd
 
-__all__ = ["Maps"]
-
 _OVERFLOW_STACK_ID = 0
 
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from bpfleakd import errors
 
-__all__ = ["BPFFS_MOUNT_POINT", "ensure_bpffs", "ensure_tracefs", "is_bpffs"]
-
 _BPF_FS_MAGIC = 0xCAFE4A11  # include/uapi/linux/magic.h
 BPFFS_MOUNT_POINT = Path("/sys/fs/bpf")
 _TRACEFS = Path("/sys/kernel/tracing")

@@ -25,8 +25,6 @@ from bpfleakd.kernel.mounts import ensure_tracefs
 from bpfleakd.model.oom import OomVictim
 from bpfleakd.printable import printable
 
-__all__ = ["OomEvents", "parse_format", "parse_victim"]
-
 _TRACEPOINT = "oom/mark_victim"
 _FORMAT = Path("/sys/kernel/tracing/events") / _TRACEPOINT / "format"
 _ONLINE = Path("/sys/devices/system/cpu/online")

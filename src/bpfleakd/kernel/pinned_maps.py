@@ -7,8 +7,6 @@ import numpy as np
 from bpfleakd.kernel import abi
 from bpfleakd.unwind.rules import PACKED_RULE_BYTES
 
-__all__ = ["CHANGED_SITE_BYTES", "OPAQUE", "PINNED_MAPS", "SPACE_EVENTS_MAX", "SPACE_EVENT_BYTES"]
-
 # Only the programs read and write it.
 OPAQUE = np.dtype("V1")
 # A ring buffer has neither keys nor values.

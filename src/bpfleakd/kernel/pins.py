@@ -30,8 +30,6 @@ from bpfleakd.kernel.blob import Blob
 from bpfleakd.kernel.mounts import is_bpffs
 from bpfleakd.model.process import ProcessId
 
-__all__ = ["MAKING", "DirectoryLock", "PinnedSet", "ProcessPins", "pinned_sets", "remove_pins"]
-
 MAKING = "making"
 _SET = "set-"
 

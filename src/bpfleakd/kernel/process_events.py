@@ -23,8 +23,6 @@ from pathlib import Path
 from bpfleakd import errors, pid_namespace
 from bpfleakd.model.process_events import ProcessChange, ProcessEvent
 
-__all__ = ["ProcessEvents", "parse_event"]
-
 # linux/netlink.h: struct nlmsghdr; linux/connector.h: struct cn_msg; linux/cn_proc.h: struct proc_event.
 _CN_MSG = struct.Struct("=16xIIIIHH")
 _WHAT = struct.Struct("=I")

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from bpfleakd.kernel import abi, bpf
 from bpfleakd.model.site import SiteCounters
 
-__all__ = ["NoSlot", "ProcessCounters", "ProcessSlots"]
-
 # This many processes may fill the ring of changes together, however many are traced.
 _STORMS = 16
 

@@ -20,25 +20,6 @@ from msgspec import Struct
 from bpfleakd import errors
 from bpfleakd.kernel.bpf import AttachType, ProgramType
 
-__all__ = [
-    "DESCRIPTOR_TRACEPOINTS",
-    "LIFE_PROGRAMS",
-    "SPACE_TRACEPOINTS",
-    "SYSCALL_PROGRAMS",
-    "AttachMethod",
-    "Covered",
-    "Program",
-    "WalkerKind",
-    "check_release",
-    "continuations_of",
-    "lasting_programs",
-    "numbers_of",
-    "programs_of",
-    "shared_programs_of",
-    "since",
-    "unexpected_fallbacks",
-]
-
 
 class AttachMethod(StrEnum):
     """How uprobes are attached."""

@@ -7,8 +7,6 @@ import numpy as np
 from bpfleakd.kernel import abi
 from bpfleakd.model.code.python_walk import PythonWalk
 
-__all__ = ["python_row"]
-
 _OFFSET = np.dtype("u2")
 _OFFSET_MAX = abi.NO_SECOND_STEP - 1
 _OF_LOOPS = {"loops", "loop_count"}

@@ -16,8 +16,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-__all__ = ["RingReader"]
-
 _PAGE_BYTES = mmap.PAGESIZE
 _DATA_AT = 2 * _PAGE_BYTES
 _HEADER_BYTES = 8

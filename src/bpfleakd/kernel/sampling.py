@@ -10,8 +10,6 @@ import numpy as np
 
 from bpfleakd.kernel.abi import CURVE_STEPS, MAX_SAMPLE_SHIFT, SAMPLING_CURVE
 
-__all__ = ["curve"]
-
 _CURVE_END = 16
 
 

@@ -27,8 +27,6 @@ from bpfleakd.kernel.programs import (
 )
 from bpfleakd.kernel.syscall_links import SyscallLinks
 
-__all__ = ["KernelSession"]
-
 log = structlog.get_logger()
 
 

@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from bpfleakd.kernel import abi, bpf
 from bpfleakd.kernel.pinned_maps import PINNED_MAPS
 
-__all__ = ["SharedEntries"]
-
 # Keyed by process and more.
 _SHARED_MAPS = ("sites", "stacks", "threads", "unproven_frees", "loaded_code", "code_ranges")
 

@@ -18,8 +18,6 @@ from typing import NamedTuple
 
 from bpfleakd.kernel import bpf
 
-__all__ = ["SkippedRunCounters", "SkippedRuns"]
-
 
 class SkippedRuns(NamedTuple):
     """Skipped runs since the programs were loaded, of all processes, by what they would have reported."""

@@ -12,8 +12,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from bpfleakd.kernel import bpf
 
-__all__ = ["SlotCleaner"]
-
 _THREADS = 4
 
 

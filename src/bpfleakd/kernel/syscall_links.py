@@ -17,8 +17,6 @@ from bpfleakd.kernel.mounts import ensure_tracefs
 from bpfleakd.kernel.pins import PinnedSet
 from bpfleakd.kernel.probes.links import close_all
 
-__all__ = ["SyscallLinks"]
-
 _LINGER_S = 2.0
 
 

@@ -20,8 +20,6 @@ from bpfleakd.kernel.probes.links import Linker, ProbePoint, close_all
 from bpfleakd.kernel.programs import WalkerKind
 from bpfleakd.model.code.probe import FunctionRole
 
-__all__ = ["best_walker", "try_linker"]
-
 _SIZE_BYTES = 23
 
 

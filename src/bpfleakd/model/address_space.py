@@ -10,19 +10,6 @@ from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.container import ContainerBill
 from bpfleakd.model.runtimes.managed import ManagedHeap
 
-__all__ = [
-    "NO_MODULE",
-    "AddressSpaceReport",
-    "BillKind",
-    "BillLine",
-    "JitModule",
-    "MappingUsage",
-    "MemoryShares",
-    "MemoryStatus",
-    "MemoryUse",
-    "UseSummary",
-]
-
 
 class MappingUsage(Struct, frozen=True):
     """A mapping and its bytes in memory or swapped out, including huge pages of hugetlbfs.

@@ -10,8 +10,6 @@ from bpfleakd.model.process import ProcessSummary
 from bpfleakd.model.report import BlockType, SuppressedSites
 from bpfleakd.model.site import AllocationKind
 
-__all__ = ["BlockReport", "BlocksReport", "SiteBlocks"]
-
 
 class BlockReport(Struct, frozen=True):
     """One outstanding block, or the rest of one mapping; `comm` is the name of the thread `tid`.

@@ -6,8 +6,6 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-__all__ = ["ContainerBill", "ContainerKind", "ContainerLine", "GroupMemory"]
-
 
 class ContainerKind(StrEnum):
     """Kinds of memory that a control group is charged for.

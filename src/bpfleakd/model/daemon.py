@@ -9,8 +9,6 @@ from msgspec import Struct
 
 from bpfleakd.model.process_events import ProcessEventStats
 
-__all__ = ["Check", "CheckStatus", "DaemonStats", "GuardStats"]
-
 
 class GuardStats(Struct, frozen=True):
     """The cost of tracing, and the measures against it.

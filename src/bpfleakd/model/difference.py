@@ -9,8 +9,6 @@ from msgspec import Struct
 from bpfleakd.model.code.stack import Frame, StackEnd
 from bpfleakd.model.site import AllocationKind
 
-__all__ = ["ComparedState", "DiffReport", "SiteChange", "SiteDifference"]
-
 
 class SiteChange(StrEnum):
     """How a call site changed between two reports."""

@@ -11,8 +11,6 @@ from bpfleakd.model.code.stack import Frame, StackEnd
 from bpfleakd.model.process import ProcessSummary
 from bpfleakd.model.report import SuppressedSites
 
-__all__ = ["GroupKey", "GroupedReport", "SiteGroup"]
-
 
 class GroupKey(StrEnum):
     """What call sites are grouped by. SITE and STACK are the same grouping, the second with frames.

@@ -7,8 +7,6 @@ from msgspec import Struct
 from bpfleakd.model.limit import MemoryLimit
 from bpfleakd.model.site import AllocationKind
 
-__all__ = ["StoredHistory", "StoredSite"]
-
 
 class StoredSite(Struct, frozen=True):
     """One call site: for each bin, the least live figures, the births, and the survivors of these."""

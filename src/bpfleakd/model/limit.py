@@ -6,8 +6,6 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-__all__ = ["MemoryLimit", "MemoryLimitKind"]
-
 
 class MemoryLimitKind(StrEnum):
     """What limits the memory of a process: a control group, RLIMIT_AS, RLIMIT_DATA, the machine, or a runtime

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["LOSS_WORDS"]
-
 # A reason that is not here is shown by its name.
 LOSS_WORDS = {
     "live_full": "blocks not recorded: the table of live blocks is full (limits.live_blocks)",

@@ -16,8 +16,6 @@ from bpfleakd.model.runtimes.managed import ManagedHeap
 from bpfleakd.model.verdict import ProcessVerdict
 from bpfleakd.model.watching import WatchSummary
 
-__all__ = ["MetricLabel", "MetricsSnapshot", "ProcessUsage"]
-
 
 class MetricLabel(StrEnum):
     """A label that distinguishes processes in the metrics."""

@@ -7,8 +7,6 @@ from msgspec import Struct
 from bpfleakd.model.address_space import BillLine
 from bpfleakd.model.container import ContainerBill
 
-__all__ = ["OomKill", "OomVictim"]
-
 
 class OomVictim(Struct, frozen=True):
     """The kernel's record of the victim of an OOM kill; None and "" for missing figures: older kernels report

@@ -10,18 +10,6 @@ from msgspec import Struct
 from bpfleakd.model.code.probe import ProbedFunction
 from bpfleakd.model.verdict import ProcessVerdict
 
-__all__ = [
-    "GO_PROFILE_MODE",
-    "MANUAL",
-    "ProcessId",
-    "ProcessLabels",
-    "ProcessRow",
-    "ProcessState",
-    "ProcessSummary",
-    "TracingMode",
-    "TracingRequest",
-]
-
 # Stands for a rule: a user requested it.
 MANUAL = "manual"
 

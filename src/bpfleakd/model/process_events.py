@@ -7,8 +7,6 @@ from enum import StrEnum
 import msgspec
 from msgspec import Struct
 
-__all__ = ["ProcessChange", "ProcessEvent", "ProcessEventStats"]
-
 
 class ProcessChange(StrEnum):
     """Kinds of changes. GAP belongs to no process: events were missed, so all processes must be checked.

@@ -7,8 +7,6 @@ from msgspec import Struct
 from bpfleakd.model.code.mapping import CodeMapping
 from bpfleakd.model.report import LeakReport
 
-__all__ = ["HeapProfile"]
-
 
 class HeapProfile(Struct, frozen=True):
     """All outstanding memory of a process, with the data that profile viewers need about it.

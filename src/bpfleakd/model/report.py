@@ -16,8 +16,6 @@ from bpfleakd.model.runtimes.managed import ManagedHeap, TypeFigures
 from bpfleakd.model.site import AllocationKind, ThreadShare
 from bpfleakd.model.verdict import ProcessVerdict, Verdict
 
-__all__ = ["AwaitedVerdicts", "BlockType", "LeakReport", "SiteReport", "SortKey", "SuppressedSites"]
-
 
 class SortKey(StrEnum):
     """The order of sites, largest first. VERDICT: leaks, then growing sites, the fastest first."""

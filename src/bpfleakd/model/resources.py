@@ -9,15 +9,6 @@ from msgspec import Struct
 from bpfleakd.model.code.stack import Frame, StackEnd
 from bpfleakd.model.verdict import Verdict
 
-__all__ = [
-    "DescriptorSite",
-    "DescriptorTotals",
-    "RecordedDescriptors",
-    "ResourceKind",
-    "ResourceShare",
-    "ResourceUse",
-]
-
 
 class RecordedDescriptors(StrEnum):
     """The traced processes whose descriptor-opening call sites are recorded."""

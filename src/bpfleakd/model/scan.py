@@ -9,16 +9,6 @@ from msgspec import Struct
 from bpfleakd.model.code.stack import Frame, StackEnd
 from bpfleakd.model.process import ProcessSummary
 
-__all__ = [
-    "Reachability",
-    "ReachabilitySums",
-    "ScanCaveat",
-    "ScanMethod",
-    "ScanReport",
-    "ScannedBlock",
-    "ScannedSite",
-]
-
 
 class Reachability(StrEnum):
     """Whether something still points to a block; analysis/reachability.py has the definitions."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-__all__ = ["ProcessSelection"]
-
 
 class ProcessSelection(Struct, frozen=True):
     """What all selected processes have in common; None accepts anything.

@@ -6,8 +6,6 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-__all__ = ["AllocationKind", "SiteCounters", "SiteKey", "ThreadShare"]
-
 
 class AllocationKind(StrEnum):
     """The origin of outstanding memory.

@@ -6,8 +6,6 @@ from msgspec import Struct
 
 from bpfleakd.model.report import LeakReport
 
-__all__ = ["StoredReport", "StoredReportEntry"]
-
 
 class StoredReportEntry(Struct, frozen=True):
     """A stored report: its process and its totals. `kept_s` is the time of day (Unix).

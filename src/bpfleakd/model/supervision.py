@@ -8,8 +8,6 @@ from msgspec import Struct
 
 from bpfleakd.model.process import ProcessLabels, TracingMode
 
-__all__ = ["SupervisedProcess", "SupervisionState"]
-
 
 class SupervisionState(StrEnum):
     """What bpfleakd does with a process of this host.

@@ -8,8 +8,6 @@ from msgspec import Struct
 
 from bpfleakd.model.limit import MemoryLimit
 
-__all__ = ["VERDICTS", "ProcessVerdict", "SiteVerdict", "Verdict", "churn_words"]
-
 
 class Verdict(StrEnum):
     """What becomes of the memory of a call site.

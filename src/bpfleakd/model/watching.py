@@ -8,8 +8,6 @@ from msgspec import Struct
 
 from bpfleakd.model.process import TracingMode
 
-__all__ = ["WatchState", "WatchSummary", "WatchedProcess"]
-
 
 class WatchState(StrEnum):
     """The state of a watched process.

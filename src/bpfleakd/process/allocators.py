@@ -22,17 +22,6 @@ from msgspec.structs import replace
 
 from bpfleakd.model.code.probe import FunctionRole
 
-__all__ = [
-    "ALLOCATORS",
-    "FUNCTIONS",
-    "OPERATORS_NEW",
-    "SIGNS",
-    "TELLING_NAMES",
-    "Allocator",
-    "AllocatorFunction",
-    "identify",
-]
-
 
 class AllocatorFunction(Struct, frozen=True):
     """A function to probe; without its `required` functions an allocator cannot be traced at all.

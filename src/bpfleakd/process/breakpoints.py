@@ -17,8 +17,6 @@ from bpfleakd.model.code.probe import ProbedFunction
 from bpfleakd.process.files.mapped_files import OpenedFile, open_mapped
 from bpfleakd.process.remote_memory import RemoteMemory
 
-__all__ = ["OpenFile", "changed_code", "missing_breakpoints"]
-
 PROC = Path("/proc")
 _INT3 = 0xCC
 # A static probe (5 bytes), which the kernel replaces with a call since Linux 6.18.

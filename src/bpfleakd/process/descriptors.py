@@ -18,8 +18,6 @@ from typing import NamedTuple, TypeVar
 
 from bpfleakd.printable import printable, shortened
 
-__all__ = ["count_descriptors", "descriptor_limit", "open_numbers", "uses_of", "uses_of_numbers"]
-
 PROC = Path("/proc")
 # A line of a table takes 150 bytes: 100,000 sockets.
 _TABLE_BYTES_MAX = 16 << 20

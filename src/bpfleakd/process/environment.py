@@ -6,8 +6,6 @@ from pathlib import Path
 
 from bpfleakd.process.reading.reads import read_file
 
-__all__ = ["read_environment"]
-
 _LIMIT_BYTES = 1 << 20
 
 

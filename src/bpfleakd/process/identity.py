@@ -23,8 +23,6 @@ from pathlib import Path
 from bpfleakd.model.process import ProcessLabels
 from bpfleakd.printable import printable, shortened
 
-__all__ = ["effective_uid", "parse_cgroup", "read_labels", "user_name"]
-
 PROC = Path("/proc")
 
 _LABEL_CHARS = 256

@@ -17,8 +17,6 @@ from typing import IO
 
 from msgspec import Struct
 
-__all__ = ["Listener", "TcpSockets"]
-
 _PROC = Path("/proc")
 # 100,000 sockets; processes with more descriptors are skipped.
 _TABLE_BYTES_MAX = 16 << 20

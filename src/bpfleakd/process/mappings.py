@@ -9,8 +9,6 @@ from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.reading.reads import read_file
 from bpfleakd.process.reading.refusals import reading
 
-__all__ = ["KnownMappings", "mapped_by_address", "parse_mappings", "read_mappings"]
-
 PROC = Path("/proc")
 _DELETED = " (deleted)"
 # About 2,000 mappings; longer texts are not cached but read again each time.

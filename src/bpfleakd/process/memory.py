@@ -21,8 +21,6 @@ from bpfleakd import errors
 from bpfleakd.process.reading.reads import TargetFile, read_pieces
 from bpfleakd.process.reading.refusals import reading
 
-__all__ = ["MemoryPart", "MemoryReader", "Pieces", "written_parts"]
-
 PROC = Path("/proc")
 
 _PAGE_BYTES = 4096

@@ -14,15 +14,6 @@ from msgspec import Struct
 from bpfleakd.model.container import ContainerKind, GroupMemory
 from bpfleakd.process.proc_text import kilobyte_fields, read_text, whole_number
 
-__all__ = [
-    "CGROUP",
-    "LimitedGroup",
-    "limited_groups",
-    "narrowest_group",
-    "read_group_memory",
-    "read_process_parts",
-]
-
 PROC = Path("/proc")
 CGROUP = Path("/sys/fs/cgroup")
 

@@ -13,8 +13,6 @@ from bpfleakd.model.limit import MemoryLimit, MemoryLimitKind
 from bpfleakd.process.memory_groups import CGROUP, limited_groups
 from bpfleakd.process.proc_text import kilobyte_fields, read_text, whole_number
 
-__all__ = ["read_memory_limits"]
-
 PROC = Path("/proc")
 
 _RESOURCES = {

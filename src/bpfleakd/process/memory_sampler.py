@@ -25,8 +25,6 @@ from pathlib import Path
 
 from bpfleakd.model.process import ProcessId
 
-__all__ = ["own_resident_bytes", "read_anonymous_bytes"]
-
 PROC = Path("/proc")
 
 # The list of supplementary groups comes before the memory: enough for 2,500 of them.

@@ -9,8 +9,6 @@ import socket
 import threading
 from collections.abc import Iterator
 
-__all__ = ["connected"]
-
 _CLONE_NEWNET = 0x4000_0000
 _OWN = "/proc/thread-self/ns/net"
 

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from bpfleakd.process.reading.reads import TargetFile
 
-__all__ = ["Pagemap", "present_pages", "stack_pointers"]
-
 PROC = Path("/proc")
 
 # Documentation/admin-guide/mm/pagemap.rst

@@ -19,8 +19,6 @@ from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.memory import MemoryPart
 from bpfleakd.process.stopper import ThreadRegisters
 
-__all__ = ["PointerMemory", "pointer_memory"]
-
 _RED_ZONE_BYTES = 128
 # Mappings of the kernel, without pointers of the process.
 _SPECIAL = frozenset({"[vvar]", "[vvar_vclock]", "[vdso]", "[vsyscall]", "[uprobes]"})

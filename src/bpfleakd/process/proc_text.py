@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["catches_signal", "kilobyte_fields", "read_text", "status_fields", "whole_number"]
-
 
 def read_text(path: Path) -> str:
     """The text of a file; empty if it cannot be read."""

@@ -14,21 +14,6 @@ from bpfleakd.model.process import ProcessId
 from bpfleakd.printable import printable
 from bpfleakd.process.proc_text import status_fields
 
-__all__ = [
-    "GONE",
-    "HeldProcess",
-    "ProcessInfo",
-    "command_of",
-    "has_ended",
-    "hold",
-    "hold_again",
-    "instance_of",
-    "is_hosts_init",
-    "no_such_process",
-    "read_process",
-    "thread_commands",
-]
-
 PROC = Path("/proc")
 
 # Stands for a pidfd: the process has ended, or runs another program.

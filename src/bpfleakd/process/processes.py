@@ -22,8 +22,6 @@ from bpfleakd.model.process import ProcessId
 from bpfleakd.model.process_events import ProcessChange, ProcessEvent
 from bpfleakd.printable import printable
 
-__all__ = ["ProcessStat", "Scanner", "list_processes", "read_stat"]
-
 PROC = Path("/proc")
 
 _PF_KTHREAD = 0x0020_0000  # include/linux/sched.h

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from bpfleakd.process.reading import server
 from bpfleakd.process.reading.reads import TargetFile
 
-__all__ = ["ListElements", "RemoteMemory"]
-
 _WORD = struct.Struct("<Q")
 _ADDRESSES_END = 1 << 47
 # Enough for any single read; sizes from the process are not trusted.

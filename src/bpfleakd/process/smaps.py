@@ -20,8 +20,6 @@ from bpfleakd.process.mappings import parse_mappings
 from bpfleakd.process.reading.reads import TargetFile
 from bpfleakd.process.reading.refusals import reading
 
-__all__ = ["Smaps", "parse_smaps", "read_smaps", "read_status"]
-
 PROC = Path("/proc")
 MAPPINGS_MAX = 262_144  # four times the default of vm.max_map_count
 

@@ -29,8 +29,6 @@ from bpfleakd import errors
 from bpfleakd.process.proc_text import status_fields
 from bpfleakd.process.process import command_of
 
-__all__ = ["Held", "ThreadRegisters", "hold", "tracer_of"]
-
 PROC = Path("/proc")
 
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -22,15 +22,13 @@ from bpfleakd.model.blocks import BlockReport, BlocksReport, SiteBlocks
 from bpfleakd.model.process import ProcessSummary
 from bpfleakd.model.report import SuppressedSites
 from bpfleakd.model.site import AllocationKind, SiteCounters, SiteKey
-from bpfleakd.table.address_map import LiveRegion
 from bpfleakd.table.blocks import BlockSelection, SelectedSite, even_shares
+from bpfleakd.table.regions import LiveRegion
 from bpfleakd.table.site_table import SiteTable
 from bpfleakd.tracing.address_space.regions import BLOCK_KINDS, regions_as_blocks
 from bpfleakd.tracing.judging.site_suppressions import SiteSuppressions
 from bpfleakd.tracing.process_view import ProcessView
 from bpfleakd.tracing.traced_process import TracedProcess
-
-__all__ = ["Blocks", "narrowed", "without_suppressed"]
 
 _NS_PER_S = 1_000_000_000
 

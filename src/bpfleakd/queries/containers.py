@@ -9,8 +9,6 @@ from pathlib import Path
 from bpfleakd.model.container import GroupMemory
 from bpfleakd.process.memory_groups import CGROUP, narrowest_group, read_group_memory
 
-__all__ = ["ContainerFigures"]
-
 PROC = Path("/proc")
 
 # Reading memory.stat makes the kernel add up its per-processor counts: too much for each tick.

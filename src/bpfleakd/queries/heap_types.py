@@ -12,8 +12,6 @@ from bpfleakd.runtimes.runtime import RunningTypeSource, Runtime, RuntimeFailure
 from bpfleakd.tracing.traced_process import TracedProcess
 from bpfleakd.tracing.types.type_counts import TypeCounts
 
-__all__ = ["noted_types", "read_types", "source_of", "types_price"]
-
 
 def types_price(traced: TracedProcess) -> TypesPrice:
     """The cost of a count. Raises TargetRefused without a runtime that can count."""

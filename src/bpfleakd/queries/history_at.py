@@ -22,8 +22,6 @@ from bpfleakd.model.report import LeakReport, SiteReport
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.units import human_duration
 
-__all__ = ["LiveFigures", "changed_rows", "figures_at", "report_at"]
-
 _NS_PER_S = 1_000_000_000
 
 

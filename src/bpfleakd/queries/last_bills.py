@@ -23,8 +23,6 @@ from bpfleakd.model.container import ContainerBill
 from bpfleakd.model.process import ProcessId
 from bpfleakd.units import human_bytes
 
-__all__ = ["Bill", "LastBills"]
-
 log = structlog.get_logger()
 
 _CHANGE = 0.1

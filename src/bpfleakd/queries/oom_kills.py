@@ -27,8 +27,6 @@ from bpfleakd.tracing.traced_process import TracedProcess
 from bpfleakd.tracing.tracer import Tracer
 from bpfleakd.units import human_bytes
 
-__all__ = ["OomKills", "OomSource"]
-
 log = structlog.get_logger()
 
 PROC = Path("/proc")

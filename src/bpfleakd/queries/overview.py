@@ -19,8 +19,6 @@ from bpfleakd.tracing.observer import TracingObserver
 from bpfleakd.tracing.traced_process import TracedProcess
 from bpfleakd.tracing.tracer import Tracer
 
-__all__ = ["Overview"]
-
 
 class _Totals(Struct):
     ticks: int = 0

@@ -9,8 +9,6 @@ from bpfleakd.model.address_space import PinningSite
 from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.tracing.process_view import ProcessView
 
-__all__ = ["sites_that_pin"]
-
 _SITES_MAX = 5
 _BYTES_MIN = 64 << 10
 

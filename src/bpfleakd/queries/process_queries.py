@@ -45,8 +45,6 @@ from bpfleakd.tracing.traced_process import TracedProcess
 from bpfleakd.tracing.traced_processes import memory_is_gone
 from bpfleakd.tracing.tracer import Tracer
 
-__all__ = ["ProcessQueries"]
-
 # The number of the largest sites, and of their blocks, stored for an ended process.
 _FINAL_SITES = 100
 _FINAL_BLOCKS = 10_000

@@ -28,8 +28,6 @@ from bpfleakd.tracing.retained import retained_sites
 from bpfleakd.tracing.traced_process import TracedProcess
 from bpfleakd.verdicts.growth import collected_window_ns, growth_bytes_per_s, growth_window_ns
 
-__all__ = ["Reporter", "sorted_sites"]
-
 _NS_PER_S = 1_000_000_000
 
 

@@ -27,8 +27,6 @@ from bpfleakd.runtimes.runtime import (
 )
 from bpfleakd.tracing.traced_process import TracedProcess
 
-__all__ = ["heap_sample", "heap_sample_price", "names_report", "perf_map_of", "sampler_of", "with_new_names"]
-
 
 def names_report(traced: TracedProcess, report: LeakReport) -> NamesReport:
     """Which frames of a report have names."""

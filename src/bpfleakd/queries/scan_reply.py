@@ -12,8 +12,6 @@ from bpfleakd.model.scan import Reachability, ScanCaveat, ScanMethod
 from bpfleakd.reachability.classification import KINDS
 from bpfleakd.table.blocks import BlockSelection
 
-__all__ = ["ScanReply", "ScanRequest", "SiteSums", "reply_of"]
-
 
 class ScanRequest(Struct, frozen=True):
     """A process, the descriptor of its live table, and how to scan it.

@@ -41,8 +41,6 @@ from bpfleakd.queries.scan_reply import ScanReply, ScanRequest, reply_of
 from bpfleakd.reachability.classification import classify
 from bpfleakd.reachability.pointers import BlockTable, HeapRanges, PointerScan
 
-__all__: list[str] = []
-
 # Long enough for a running operation to end.
 _BETWEEN_READINGS_S = 0.3
 # The tracing thread enforces the limit; if it fails, the kernel ends this process this much later.

@@ -31,8 +31,6 @@ from bpfleakd.reachability.classification import KINDS, is_reachable
 from bpfleakd.tracing.process_view import ProcessView
 from bpfleakd.tracing.traced_process import TracedProcess
 
-__all__ = ["PendingScan", "ScanOptions", "reachable_sites", "scan_report"]
-
 _WORKER = "bpfleakd.queries.scan_worker"
 _TIMEOUT_S = 600.0
 _NS_PER_S = 1_000_000_000

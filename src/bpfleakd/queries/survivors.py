@@ -18,8 +18,6 @@ from bpfleakd.runtimes.runtime import (
 )
 from bpfleakd.tracing.traced_process import TracedProcess
 
-__all__ = ["sampled_survivors", "survivor_sampler_of", "survivors_price"]
-
 
 def survivor_sampler_of(traced: TracedProcess) -> tuple[str, SurvivorSampler]:
     """The name of the runtime that can sample survivors, and its sampler.

@@ -19,8 +19,6 @@ from bpfleakd.tracing.owned_memory import FREED_AFTER_NS, is_owned_by_objects
 from bpfleakd.tracing.process_view import ProcessView
 from bpfleakd.tracing.traced_process import TracedProcess
 
-__all__ = ["VerdictEngine"]
-
 log = structlog.get_logger()
 
 # Limits the log of a program that leaks everywhere.

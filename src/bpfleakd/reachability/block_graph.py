@@ -12,8 +12,6 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-__all__ = ["Graph", "Links", "reachable_by"]
-
 _WIDE = 512
 
 Numbers = NDArray[np.uint32]

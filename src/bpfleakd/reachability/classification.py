@@ -27,8 +27,6 @@ from bpfleakd.model.scan import Reachability, ReachabilitySums
 from bpfleakd.reachability.block_graph import Graph, Links, Marks, reachable_by
 from bpfleakd.reachability.pointers import Pointers
 
-__all__ = ["KINDS", "classify", "is_reachable"]
-
 # The meaning of the numbers in the result of `classify`.
 KINDS = (
     Reachability.STILL_REACHABLE,

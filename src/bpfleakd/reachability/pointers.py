@@ -27,8 +27,6 @@ from numpy.typing import NDArray
 
 from bpfleakd.reachability.block_graph import Links, reachable_by
 
-__all__ = ["BlockTable", "HeapRanges", "PointerScan", "Pointers"]
-
 # 17 MB of words that may be pointers, and three times as much during the search.
 _WORDS_MAX = 1 << 20
 # 96 MB of links, before irrelevant ones are dropped.

@@ -19,8 +19,6 @@ from bpfleakd.runtimes.unread import OTHER, detect_unread
 from bpfleakd.runtimes.v8.runtime import detect_v8
 from bpfleakd.sandbox.helpers import Helpers
 
-__all__ = ["Detected", "Detector", "detect", "detectors"]
-
 log = structlog.get_logger()
 
 # The runtime of a process with these mappings; None for any other process. Raises NotStarted.

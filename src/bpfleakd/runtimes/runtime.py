@@ -16,36 +16,6 @@ from bpfleakd.model.runtimes.managed import RuntimeArea
 from bpfleakd.unwind.managed_code import CodeRange
 from bpfleakd.unwind.table import UnwindTable
 
-__all__ = [
-    "AliveFunction",
-    "AreaSource",
-    "CompiledSource",
-    "FrameSource",
-    "HeapLimitSource",
-    "HeapSampler",
-    "HolderSource",
-    "LiveHeap",
-    "LiveHeapSource",
-    "ManagedCode",
-    "NotStarted",
-    "PerfMapRuntime",
-    "PerfMapWriter",
-    "Retained",
-    "RetainedSource",
-    "RunningTypeSource",
-    "Runtime",
-    "RuntimeFailure",
-    "SampledHeap",
-    "SampledLine",
-    "SampledRuntime",
-    "SampledSurvivor",
-    "SampledSurvivors",
-    "SurvivorSampler",
-    "SurvivorsRuntime",
-    "TypeCount",
-    "TypeSource",
-]
-
 
 class TypeCount(Struct, frozen=True):
     """The objects of one type, with their own bytes only."""

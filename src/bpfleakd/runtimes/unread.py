@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.process import ProcessInfo
 
-__all__ = ["OTHER", "Unread", "detect_unread"]
-
 OTHER = "other"
 """The common name of them all: a process has at most one."""
 

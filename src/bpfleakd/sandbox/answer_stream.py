@@ -8,8 +8,6 @@ from typing import Generic, TypeVar
 from bpfleakd.sandbox.channel import ChannelError, HelperFailed, JobFailed, decoded, message_extent
 from bpfleakd.sandbox.orders import Failure
 
-__all__ = ["AnswerStream"]
-
 T = TypeVar("T")
 
 _READ_BYTES = 1 << 18

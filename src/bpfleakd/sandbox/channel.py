@@ -17,18 +17,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-__all__ = [
-    "MESSAGE_BYTES_MAX",
-    "ChannelError",
-    "HelperFailed",
-    "JobFailed",
-    "decoded",
-    "message_extent",
-    "receive",
-    "receive_with_descriptors",
-    "send",
-]
-
 MESSAGE_BYTES_MAX = 256 << 20
 DESCRIPTORS_MAX = 16
 _LENGTH = struct.Struct("=I")

@@ -26,8 +26,6 @@ from bpfleakd.sandbox.answer_stream import AnswerStream
 from bpfleakd.sandbox.channel import ChannelError, HelperFailed, JobFailed, receive, send
 from bpfleakd.sandbox.orders import Failure, Order, Spent
 
-__all__ = ["AnswerStream", "HelperFailed", "Helpers", "JobFailed"]
-
 T = TypeVar("T")
 
 _START_TIMEOUT_S = 30.0

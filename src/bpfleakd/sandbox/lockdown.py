@@ -20,8 +20,6 @@ import resource
 import struct
 from collections.abc import Collection
 
-__all__ = ["LONG_LIVED", "WORKER", "limit", "lock_down", "seccomp_program"]
-
 _libc = ctypes.CDLL(None, use_errno=True)
 
 _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 4, 22, 38

@@ -8,8 +8,6 @@ import msgspec
 
 from bpfleakd.sandbox.channel import send
 
-__all__ = ["Answers", "Failure", "Order", "Spent"]
-
 
 class Order(msgspec.Struct):
     """A job and its limits: memory, CPU time (whole seconds) and elapsed time, 0 for no limit.

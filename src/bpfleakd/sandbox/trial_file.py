@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from importlib.util import find_spec
 
-__all__ = ["TRIAL_FILE"]
-
 # A library of bpfleakd's dependencies with symbols and call frame information: small, since every zygote
 # reads it.
 TRIAL_FILE = getattr(find_spec("msgspec._core"), "origin", None) or sys.executable

@@ -29,8 +29,6 @@ from bpfleakd.sandbox.channel import ChannelError, receive, receive_with_descrip
 from bpfleakd.sandbox.lockdown import LONG_LIVED, WORKER, limit, lock_down
 from bpfleakd.sandbox.orders import Answers, Failure, Order, Spent
 
-__all__: list[str] = []
-
 _DESCRIPTORS_MAX = 32
 
 

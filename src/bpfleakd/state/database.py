@@ -17,8 +17,6 @@ import structlog
 
 from bpfleakd.private_directory import make_private
 
-__all__ = ["open_database"]
-
 log = structlog.get_logger()
 
 _APPLICATION_ID = 0x62706C6B  # "bplk"

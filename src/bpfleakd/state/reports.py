@@ -22,8 +22,6 @@ from bpfleakd.model.stored_report import StoredReport, StoredReportEntry
 from bpfleakd.printable import printable, without_surrogates
 from bpfleakd.state.database import open_database
 
-__all__ = ["ReportStore"]
-
 log = structlog.get_logger()
 
 T = TypeVar("T")

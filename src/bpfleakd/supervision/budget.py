@@ -24,8 +24,6 @@ from msgspec import Struct
 
 from bpfleakd.model.code.probe import ProbeCost
 
-__all__ = ["CONSERVATIVE_COST", "Budget", "BudgetLimits", "Change", "Usage"]
-
 K = TypeVar("K", bound=Hashable)
 
 _NS_PER_S = 1_000_000_000

@@ -18,8 +18,6 @@ from bpfleakd.process.process import command_of
 from bpfleakd.supervision.growth_watch import GrowthOptions, GrowthWatch, WatchedGrowth
 from bpfleakd.tracing.background import Background
 
-__all__ = ["DescriptorWatch"]
-
 log = structlog.get_logger()
 
 # A smaller increase is not worth a report, however steady.

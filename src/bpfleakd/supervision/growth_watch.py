@@ -31,8 +31,6 @@ from msgspec import Struct
 
 from bpfleakd.verdicts.trend import trend
 
-__all__ = ["GrowthOptions", "GrowthWatch", "WatchedGrowth"]
-
 _STRETCHES = 8
 # Window lengths as multiples of the shortest.
 _SCALES = (1, 3, 12)

@@ -32,8 +32,6 @@ from bpfleakd.supervision.growth_watch import GrowthOptions, GrowthWatch, Watche
 from bpfleakd.supervision.look_schedule import LookOptions, LookSchedule
 from bpfleakd.supervision.reading_rounds import ReadingRounds
 
-__all__ = ["Action", "AutoOptions", "Close", "GrowthWatcher", "Open"]
-
 log = structlog.get_logger()
 
 _NS_PER_S = 1_000_000_000

@@ -18,8 +18,6 @@ from msgspec import Struct
 
 from bpfleakd.model.watching import WatchState
 
-__all__ = ["Look", "LookOptions", "LookSchedule"]
-
 K = TypeVar("K", bound=Hashable)
 
 

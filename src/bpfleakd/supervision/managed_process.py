@@ -11,8 +11,6 @@ from bpfleakd.model.supervision import SupervisionState
 from bpfleakd.process.policy.rules import Decision, Rule
 from bpfleakd.supervision.growth_watcher import Open
 
-__all__ = ["AT_ONCE", "Agenda", "ManagedProcess"]
-
 # Stands for the end of a window of tracing, whatever it has shown.
 AT_ONCE = 0
 _FROM_THE_START = (TracingMode.EXACT, TracingMode.SAMPLED, TracingMode.INSIDE)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-__all__ = ["MemoryCap", "MemoryStep"]
-
 # Freed memory returns to the kernel within a few ticks.
 _SETTLE_S = 5.0
 # Caches dropped more recently than this cannot be the cause.

@@ -19,8 +19,6 @@ from bpfleakd.supervision.budget import CONSERVATIVE_COST, Budget, BudgetLimits,
 from bpfleakd.supervision.memory_cap import MemoryCap, MemoryStep
 from bpfleakd.supervision.tracing_control import Guarded, TracingControl
 
-__all__ = ["OverheadGuard"]
-
 log = structlog.get_logger()
 
 _NS_PER_S = 1_000_000_000

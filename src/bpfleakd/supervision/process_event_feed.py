@@ -18,8 +18,6 @@ import structlog
 from bpfleakd import errors
 from bpfleakd.model.process_events import ProcessChange, ProcessEvent
 
-__all__ = ["ProcessEventFeed", "ProcessEventSource"]
-
 log = structlog.get_logger()
 
 _QUEUE_MAX = 65_536

@@ -11,8 +11,6 @@ import itertools
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-__all__ = ["ReadingRounds"]
-
 K = TypeVar("K", bound=Hashable)
 
 # A process that does not change is read at growing intervals, up to this many times the shortest.

@@ -22,8 +22,6 @@ from bpfleakd.supervision.wasted_work import WastedWork
 from bpfleakd.tracing.attaching.attach import IMPATIENT, PATIENT, AttachWait
 from bpfleakd.tracing.tracer import Tracer
 
-__all__ = ["Reconciler"]
-
 log = structlog.get_logger()
 
 _MS = 1_000_000

@@ -29,8 +29,6 @@ from bpfleakd.tracing.attaching.attach import UNHURRIED, AttachWait
 from bpfleakd.tracing.traced_process import TracedProcess
 from bpfleakd.tracing.tracer import Tracer
 
-__all__ = ["Processes", "Supervisor"]
-
 _MS = 1_000_000
 
 # Most forks are followed by exec, which starts over; then the dynamic linker takes a millisecond or two to

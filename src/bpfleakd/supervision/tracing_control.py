@@ -13,8 +13,6 @@ from bpfleakd.supervision.supervisor import Supervisor
 from bpfleakd.tracing.traced_process import TracedProcess
 from bpfleakd.tracing.tracer import Tracer
 
-__all__ = ["LEVELS", "Guarded", "TracingControl"]
-
 # As the policy requires, sampled, sampled more sparsely, and not traced at all.
 LEVELS = 4
 

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-__all__ = ["WastedWork"]
-
 FACTOR = 3
 PAUSE_MAX_NS = 500_000_000
 _USERS_MAX = 1024

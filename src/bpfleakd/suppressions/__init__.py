@@ -9,8 +9,6 @@ from pathlib import Path
 from bpfleakd.analysis.suppressions import Suppressions, parse_suppressions
 from bpfleakd.errors import ConfigError
 
-__all__ = ["read_suppressions"]
-
 _DEFAULTS = "defaults.supp"
 
 

@@ -18,8 +18,6 @@ import re
 
 from bpfleakd.printable import printable, shortened
 
-__all__ = ["assembly_name", "method_name", "type_name"]
-
 NAME_LIMIT_CHARACTERS = 512
 
 _STATE_MACHINE = re.compile(r"<(?P<method>.+)>(?:d(?:__\w+)?|c__(?:async|Iterator)\w*)")

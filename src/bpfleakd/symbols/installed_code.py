@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["is_installed_file", "is_installed_script", "is_installed_source"]
-
 # The loader's search path: /usr/lib/x86_64-linux-gnu/libxml2.so.2, /usr/local/lib/libz.so.1.
 _LIBRARY = re.compile(r"(?:/usr(?:/local)?)?/lib(?:32|64|x32)?(?:/[\w.-]+-linux-\w+)?/[^/]+\.so(?:\.[\w.]+)*")
 # Packages of Python and Node.js, wherever they are, and the commands that start the former.

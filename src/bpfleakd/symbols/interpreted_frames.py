@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from bpfleakd.model.code.method import FrameNames, Method
 from bpfleakd.model.code.stack import Frame, FrameKind, RawStack
 
-__all__ = ["interpreted_frames", "is_interpreted"]
-
 _WORD = 1 << 63
 
 

@@ -15,8 +15,6 @@ from bpfleakd.model.code.stack import Frame, FrameKind
 from bpfleakd.symbols.dotnet_names import method_name
 from bpfleakd.symbols.perf_map import PerfMap
 
-__all__ = ["JIT_MODULE", "jit_frame", "method_frames"]
-
 JIT_MODULE = "[jit]"
 
 # V8: "JS:*leak /srv/app.js:3:14" ("LazyCompile:*leak" and others before Node.js 20), where ~ is interpreted,

@@ -10,8 +10,6 @@ from collections.abc import Iterable
 
 from bpfleakd.model.address_space import JitModule
 
-__all__ = ["OTHER_MODULES", "JitModules"]
-
 # The name under which modules beyond the limit are counted.
 OTHER_MODULES = "(others)"
 _MODULES_MAX = 10_000

@@ -6,8 +6,6 @@ import re
 
 from bpfleakd.printable import printable, shortened
 
-__all__ = ["NAME_LIMIT_CHARACTERS", "jit_name"]
-
 NAME_LIMIT_CHARACTERS = 512
 
 # .NET Core writes the addresses of its type descriptions, which differ in every run.

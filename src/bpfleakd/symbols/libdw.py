@@ -27,8 +27,6 @@ from ctypes import (
 from functools import cache
 from typing import Any
 
-__all__ = ["DwarfLines", "libdw"]
-
 _DWARF_C_READ = 0
 _TAG_BLOCK, _TAG_INLINED, _TAG_SUBPROGRAM = 0x0B, 0x1D, 0x2E
 _AT_LINKAGE_NAME, _AT_MIPS_LINKAGE_NAME, _AT_CALL_FILE, _AT_CALL_LINE = 0x6E, 0x2007, 0x58, 0x59

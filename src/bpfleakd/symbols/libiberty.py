@@ -15,8 +15,6 @@ from ctypes import c_char_p, c_int, c_void_p
 from functools import cache
 from typing import Any
 
-__all__ = ["demangled", "demangler"]
-
 _DMGL_PARAMS, _DMGL_ANSI = 1, 2
 _NAME_BYTES_MAX = 4_096
 

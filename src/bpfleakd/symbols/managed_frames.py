@@ -7,8 +7,6 @@ from bpfleakd.model.code.method import ManagedNames
 from bpfleakd.model.code.stack import Frame, RawStack
 from bpfleakd.symbols.jit_frames import method_frames
 
-__all__ = ["named_managed_frames"]
-
 
 def named_managed_frames(stack: RawStack, source: ManagedNames | None) -> dict[int, tuple[Frame, ...]]:
     """The frames of each managed address of a stack, by its index; empty without a source of names."""

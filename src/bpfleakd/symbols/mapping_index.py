@@ -11,8 +11,6 @@ from msgspec import Struct
 from bpfleakd.model.code.mapping import LoadedCode, Mapping
 from bpfleakd.model.code.stack_word import address_of, code_number
 
-__all__ = ["IndexedMapping", "MappingIndex"]
-
 # The place where a file is mapped: start, offset, inode, device.
 _Place: TypeAlias = tuple[int, int, int, str]
 

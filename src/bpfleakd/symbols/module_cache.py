@@ -20,8 +20,6 @@ from bpfleakd.errors import BadElf
 from bpfleakd.process.files.debug_search import debug_file_for_all
 from bpfleakd.process.files.mapped_files import FileKey, OpenedFile
 
-__all__ = ["DebugSearch", "Module", "ModuleCache"]
-
 DebugSearch: TypeAlias = Callable[[ElfImage, str], ElfImage | None]
 """Finds the debug file of an image that is mapped under a path."""
 

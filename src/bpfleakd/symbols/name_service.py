@@ -28,7 +28,8 @@ from typing import TypeAlias
 import msgspec
 from msgspec import Struct
 
-from bpfleakd.sandbox.helpers import HelperFailed, Helpers
+from bpfleakd.sandbox.channel import HelperFailed
+from bpfleakd.sandbox.helpers import Helpers
 from bpfleakd.symbols.bounded_cache import BoundedCache
 from bpfleakd.symbols.libiberty import is_mangled
 from bpfleakd.symbols.module_cache import Module
@@ -41,8 +42,6 @@ from bpfleakd.symbols.naming_jobs import (
     NamedVtable,
     SourceFrame,
 )
-
-__all__ = ["BUDGET_S", "NameService", "Place"]
 
 Place: TypeAlias = tuple[int, int]
 """The address to look up in a file, and the one it represents (naming_jobs.name_addresses)."""

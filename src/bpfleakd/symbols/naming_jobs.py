@@ -22,18 +22,6 @@ from bpfleakd.symbols.libdw import DwarfLines, libdw
 from bpfleakd.symbols.libiberty import demangled, demangler
 from bpfleakd.unwind.function_starts import FunctionExtents
 
-__all__ = [
-    "DEMANGLE_JOB",
-    "JOBS",
-    "NAMES_JOB",
-    "VTABLES_JOB",
-    "Demangled",
-    "NamedAddress",
-    "NamedVtable",
-    "SourceFrame",
-    "prepare",
-]
-
 JOBS = ("name_addresses", "demangle", "name_vtables")
 NAMES_JOB = f"{__name__}:name_addresses"
 DEMANGLE_JOB = f"{__name__}:demangle"

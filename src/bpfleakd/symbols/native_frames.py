@@ -11,8 +11,6 @@ from bpfleakd.model.code.stack import Frame, FrameKind
 from bpfleakd.symbols.installed_code import is_installed_source
 from bpfleakd.symbols.naming_jobs import NamedAddress, SourceFrame
 
-__all__ = ["ModuleName", "ModulePlace", "native_frames"]
-
 
 class ModulePlace(Struct, frozen=True):
     """An address in a module.

@@ -30,8 +30,6 @@ from bpfleakd.process.files.rooted_open import TargetRoot
 from bpfleakd.symbols.jit_index import JitIndex
 from bpfleakd.symbols.jit_names import NAME_LIMIT_CHARACTERS, jit_name
 
-__all__ = ["JitSymbol", "PerfMap"]
-
 # Reading takes 15 ms per megabyte: more than this would stop everything else for longer than a second.
 READ_LIMIT_BYTES = 64 << 20
 ENTRIES_MAX = 300_000

@@ -12,8 +12,6 @@ from pathlib import PurePosixPath
 from bpfleakd.process.files.rooted_open import TargetRoot
 from bpfleakd.symbols.jit_names import NAME_LIMIT_CHARACTERS, jit_name
 
-__all__ = ["PerfMapTail"]
-
 # Bytes per reading, the newest ones if there are more.
 READ_LIMIT_BYTES = 16 << 20
 

@@ -11,8 +11,6 @@ from bpfleakd.process.files.mapped_files import FileKey, OpenedFile, open_unchan
 from bpfleakd.symbols.bounded_cache import BoundedCache
 from bpfleakd.symbols.module_cache import DebugSearch, Module, ModuleCache
 
-__all__ = ["ProcessFiles"]
-
 _MappedFile: TypeAlias = tuple[str, int, str]
 
 FILES_MAX = 4_096

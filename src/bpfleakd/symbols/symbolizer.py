@@ -45,8 +45,6 @@ from bpfleakd.symbols.perf_map import PerfMap
 from bpfleakd.symbols.process_files import ProcessFiles
 from bpfleakd.symbols.vdso import own_vdso
 
-__all__ = ["LOSS_REASONS", "Symbolizer"]
-
 LOSS_REASONS = (
     "unknown_addresses",
     "unreadable_files",

@@ -12,8 +12,6 @@ from bpfleakd.elf.vdso import VDSO, own_vdso_image
 from bpfleakd.errors import BadElf
 from bpfleakd.symbols.module_cache import Module
 
-__all__ = ["Vdso", "own_vdso"]
-
 
 class Vdso(Struct, frozen=True):
     """The vdso as a module, and the size of its mapping."""

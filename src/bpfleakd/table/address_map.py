@@ -50,8 +50,6 @@ from bpfleakd.table.regions import (
 )
 from bpfleakd.table.site_table import COUNTERS
 
-__all__ = ["AddressMap", "LiveRegion", "Owner", "Special"]
-
 _PAGE_BYTES = 4096
 # An interval takes about 250 bytes. The kernel merges mappings that are separate here, so its limit
 # (vm.max_map_count) does not bound the map.

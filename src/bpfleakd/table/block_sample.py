@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from bpfleakd.table.estimates import block_weights
 
-__all__ = ["SAMPLED_BLOCK", "BlockSample"]
-
 SAMPLED_BLOCK = np.dtype(
     [("hash", "u8"), ("stack_id", "u8"), ("address", "u8"), ("size", "u8"), ("weight", "f8")]
 )

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from bpfleakd.table.estimates import block_weights, estimated_bytes
 
-__all__ = ["BLOCK", "BlockSelection", "SelectedSite", "even_share", "even_shares"]
-
 BLOCK = np.dtype(
     [
         ("address", "u8"),

@@ -15,8 +15,6 @@ from msgspec import Struct
 
 from bpfleakd.table.estimates import block_weights, estimated_bytes
 
-__all__ = ["SiteCensus", "take_census"]
-
 
 class SiteCensus(Struct):
     """The outstanding blocks of one site: the birth of the oldest, and live bytes and blocks by tid.

@@ -15,16 +15,6 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "BYTES_VARIANCE_UNIT",
-    "COUNT_VARIANCE_UNIT",
-    "block_weights",
-    "bytes_stderr",
-    "count_stderr",
-    "estimated_bytes",
-    "stderr_of_sum",
-]
-
 # The units of the variances in SiteCounters: bytes^2 and blocks^2 each. bpf/abi.h has the same.
 BYTES_VARIANCE_UNIT = 65_536
 COUNT_VARIANCE_UNIT = 1 / 65_536

@@ -16,8 +16,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["bins_in_gaps", "births_in_gaps", "least_in_gaps"]
-
 Matrix = NDArray[np.float64]
 
 

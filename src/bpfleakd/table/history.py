@@ -13,8 +13,6 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 
-__all__ = ["FULL_POINTS", "MAX_POINTS", "History"]
-
 MAX_POINTS = 128
 FULL_POINTS = 64
 # So many of the older points stay at most when some have to go: it happens every so many points.

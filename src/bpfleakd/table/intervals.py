@@ -13,8 +13,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
-__all__ = ["Intervals", "without"]
-
 T = TypeVar("T")
 
 # Start, end (behind the last byte) and value.

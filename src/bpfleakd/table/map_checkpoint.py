@@ -14,8 +14,6 @@ from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.table.intervals import Piece
 from bpfleakd.table.regions import Owner, Region, Special
 
-__all__ = ["MapCheckpoint", "Regions", "SavedOwner", "TakenCheckpoint", "of_owner", "owner_of"]
-
 # Name of an allocation kind or of a special owner, and the stack (0 for a special one).
 SavedOwner: TypeAlias = tuple[str, int]
 # Start, end and number of the region.

@@ -11,20 +11,6 @@ from msgspec import Struct
 from bpfleakd.model.site import AllocationKind, SiteCounters, SiteKey
 from bpfleakd.table.intervals import Piece
 
-__all__ = [
-    "UNUSED",
-    "LiveRegion",
-    "Owner",
-    "Region",
-    "Special",
-    "Totals",
-    "count_in",
-    "count_out",
-    "joined_by_age",
-    "kind_of",
-    "owner_of_growth",
-]
-
 
 class Special(Enum):
     """Owners other than call sites."""

@@ -21,8 +21,6 @@ from bpfleakd.table.history import History
 from bpfleakd.table.table_checkpoint import TableCheckpoint, keys_of, texts_of
 from bpfleakd.table.timeline import BIN_NS, PastFigures, Timeline
 
-__all__ = ["COUNTERS", "SiteTable"]
-
 # Column order of the counters that `update` takes.
 COUNTERS = (
     "live_bytes",

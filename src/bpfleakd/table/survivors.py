@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from bpfleakd.table.estimates import block_weights, estimated_bytes
 
-__all__ = ["SURVIVORS", "Survivors", "count_survivors"]
-
 # The number of outstanding blocks of a site that were born in a stretch, and their bytes.
 SURVIVORS = np.dtype(
     [("kind", "u4"), ("stretch", "u4"), ("stack_id", "u8"), ("live_count", "f8"), ("live_bytes", "f8")]

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from bpfleakd.model.site import AllocationKind, SiteKey
 
-__all__ = ["TableCheckpoint", "TimelineCheckpoint", "keys_of", "packed", "texts_of", "unpacked"]
-
 _FASTEST = 1
 
 

@@ -29,17 +29,6 @@ from numpy.typing import NDArray
 
 from bpfleakd.table.table_checkpoint import TimelineCheckpoint, packed, unpacked
 
-__all__ = [
-    "BINS_MAX",
-    "BINS_MIN",
-    "BIN_NS",
-    "CELLS_MAX",
-    "GAP_BINS_MAX",
-    "PastFigures",
-    "Timeline",
-    "TimelineColumns",
-]
-
 BIN_NS = 1_000_000_000
 BINS_MIN = 32
 BINS_MAX = 64

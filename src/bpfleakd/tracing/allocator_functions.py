@@ -8,8 +8,6 @@ from bpfleakd.model.code.stack import RawStack
 from bpfleakd.model.code.stack_word import address_of
 from bpfleakd.tracing.attaching.attachment import Attachment
 
-__all__ = ["AllocatorFunctions"]
-
 # A process may map an allocator's library any number of times.
 _FUNCTIONS_MAX = 16_384
 

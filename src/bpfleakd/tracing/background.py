@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 import structlog
 
-__all__ = ["Background"]
-
 log = structlog.get_logger()
 
 

@@ -12,14 +12,6 @@ from bpfleakd.kernel.blob import Blob
 from bpfleakd.kernel.pins import ProcessPins
 from bpfleakd.model.process import TracingRequest
 
-__all__ = [
-    "read_checkpoint",
-    "read_request",
-    "write_checkpoint",
-    "write_if_possible",
-    "write_request",
-]
-
 log = structlog.get_logger()
 
 _REQUEST = "request"

@@ -27,8 +27,6 @@ from bpfleakd.tracing.traced_process import TracedProcess
 from bpfleakd.tracing.traced_processes import TracedProcesses
 from bpfleakd.tracing.unwinding import Unwinding
 
-__all__ = ["CounterCollector"]
-
 log = structlog.get_logger()
 
 # A longer reading was interrupted: the daemon stalled, or the machine slept.

@@ -16,8 +16,6 @@ from bpfleakd.tracing.observer import TracingObserver
 from bpfleakd.tracing.process_view import ProcessView
 from bpfleakd.tracing.traced_process import TracedProcess
 
-__all__ = ["DescriptorRecording"]
-
 log = structlog.get_logger()
 
 _NS_PER_S = 1_000_000_000

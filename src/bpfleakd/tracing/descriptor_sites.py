@@ -35,8 +35,6 @@ from bpfleakd.tracing.reading_budget import Pause
 from bpfleakd.tracing.unrecorded_descriptors import UnrecordedDescriptors
 from bpfleakd.verdicts.measurement import LEAK_AFTER_S
 
-__all__ = ["DESCRIPTOR_BYTES", "NOT_RECORDED", "DescriptorSites", "OpenDescriptors", "shares_of"]
-
 PROC = Path("/proc")
 _NS_PER_S = 1_000_000_000
 _PAUSE_NS = _NS_PER_S

@@ -21,8 +21,6 @@ from bpfleakd.model.code.stack import Frame, FrameKind
 from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.model.verdict import ProcessVerdict, SiteVerdict, Verdict
 
-__all__ = ["JavaUse", "growth_by_use", "use_of", "with_use", "with_uses"]
-
 _KINDS = (AllocationKind.COMMIT, AllocationKind.MMAP)
 _LIBRARY = "libjvm.so"
 _EXPLAINS_SHARE = 0.5

@@ -23,8 +23,6 @@ from bpfleakd.tracing.java_memory import JavaUse, with_use
 from bpfleakd.tracing.owned_memory import OwnedMemory
 from bpfleakd.verdicts.managed_heap import Collections, classify_managed_heap
 
-__all__ = ["HeapTracking"]
-
 _COLLECTIONS_MAX = 4_096
 # The kinds of memory that a collector commits; V8 allocates the data on its pages with malloc.
 _KINDS = (AllocationKind.COMMIT, AllocationKind.MMAP, AllocationKind.PYTHON)

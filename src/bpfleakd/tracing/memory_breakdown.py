@@ -41,8 +41,6 @@ from bpfleakd.table.address_map import AddressMap
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.tracing.go.profile import GoProfile, is_gos_memory
 
-__all__ = ["MemoryBreakdown"]
-
 log = structlog.get_logger()
 
 PROC = Path("/proc")

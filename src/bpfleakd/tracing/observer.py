@@ -5,8 +5,6 @@ from __future__ import annotations
 from bpfleakd.tracing.process_view import ProcessView
 from bpfleakd.tracing.traced_process import TracedProcess
 
-__all__ = ["TracingObserver"]
-
 
 class TracingObserver:
     """Receives every notification in the tracing thread and ignores it; override the wanted ones."""

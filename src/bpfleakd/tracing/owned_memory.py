@@ -25,8 +25,6 @@ from bpfleakd.model.code.stack import Frame, FrameKind
 from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.verdicts.managed_heap import GAINED_MIN_BYTES
 
-__all__ = ["FREED_AFTER_NS", "OwnedGrowth", "OwnedMemory", "is_owned_by_objects"]
-
 # Maximum time from a collection to the frees, on a busy machine.
 FREED_AFTER_NS = 10_000_000_000
 _KINDS = (AllocationKind.HEAP, AllocationKind.MMAP, AllocationKind.COMMIT)

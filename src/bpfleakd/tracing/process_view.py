@@ -18,8 +18,6 @@ from bpfleakd.tracing.address_space.address_maps import AddressMaps
 from bpfleakd.tracing.address_space.regions import regions_as_blocks
 from bpfleakd.tracing.traced_process import TracedProcess
 
-__all__ = ["ProcessView"]
-
 
 class ProcessView(Struct, frozen=True):
     """A process, its address map, its names and the time (CLOCK_MONOTONIC)."""

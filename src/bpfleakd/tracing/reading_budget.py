@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-__all__ = ["Pause", "ReadingBudget"]
-
 TOTAL_NS = 300_000_000
 MOST_NS = 200_000_000
 FAIR_NS = 20_000_000

@@ -37,8 +37,6 @@ from bpfleakd.tracing.sampling import Sampling, SamplingOptions
 from bpfleakd.tracing.site_charging import SiteIdentity
 from bpfleakd.tracing.traced_process import TracedProcess, TracedSince
 
-__all__ = ["History", "RecordedState"]
-
 log = structlog.get_logger()
 
 _SINCE = "traced"

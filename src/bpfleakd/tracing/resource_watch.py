@@ -32,8 +32,6 @@ from bpfleakd.tracing.judging.site_verdicts import SiteVerdicts
 from bpfleakd.tracing.reading_budget import Pause
 from bpfleakd.verdicts.measurement import LEAK_AFTER_S
 
-__all__ = ["ResourceWatch"]
-
 PROC = Path("/proc")
 _NS_PER_S = 1_000_000_000
 _PAUSE_NS = 2 * _NS_PER_S

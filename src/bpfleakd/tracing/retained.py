@@ -21,8 +21,6 @@ from bpfleakd.symbols.dotnet_names import type_name
 from bpfleakd.symbols.symbolizer import Symbolizer
 from bpfleakd.units import human_bytes, human_duration
 
-__all__ = ["fitted", "retained_sites", "retained_types"]
-
 # In a leaking heap, a function that retains this share of the growth leaks.
 _LEAKS_SHARE = 0.1
 # With fewer samples, no function is blamed.

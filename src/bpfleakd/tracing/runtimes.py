@@ -36,8 +36,6 @@ from bpfleakd.tracing.retained import fitted, retained_types
 from bpfleakd.tracing.types.type_counts import TypeCounts
 from bpfleakd.unwind.table import UnwindTable
 
-__all__ = ["ProcessRuntimes"]
-
 # Reading one takes some 20 us.
 _STACKS_NOTED_AT_ONCE = 500
 # A program may have an interpreter that it never starts: eventually it is checked every 256 ticks.

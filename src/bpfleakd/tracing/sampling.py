@@ -11,8 +11,6 @@ from bpfleakd.kernel.process_slots import ProcessCounters
 from bpfleakd.log_pause import LogPause
 from bpfleakd.model.process import TracingMode, TracingRequest
 
-__all__ = ["FIRST_SHIFT", "SAMPLED_LIVE_BLOCKS", "Sampling", "SamplingOptions"]
-
 log = structlog.get_logger()
 
 _NS_PER_S = 1_000_000_000

@@ -27,8 +27,6 @@ from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.verdicts.merged_histories import Units
 
-__all__ = ["SiteCharging", "SiteIdentity"]
-
 _LIVE_COUNT, _ALLOCATED_COUNT = COUNTERS.index("live_count"), COUNTERS.index("allocated_count")
 # The busiest sites, which show the wrappers, with as many addresses each: 400 KB for a process with many.
 _STACKS_MAX = 1_024

@@ -55,8 +55,6 @@ from bpfleakd.tracing.runtimes import ProcessRuntimes
 from bpfleakd.tracing.site_charging import SiteCharging
 from bpfleakd.tracing.types.block_types import BlockTypes
 
-__all__ = ["SetAside", "TracedProcess", "TracedSince"]
-
 log = structlog.get_logger()
 
 _NS_PER_S = 1_000_000_000

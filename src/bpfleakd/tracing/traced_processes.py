@@ -10,8 +10,6 @@ from bpfleakd.model.process import ProcessState
 from bpfleakd.process.process import no_such_process
 from bpfleakd.tracing.traced_process import TracedProcess
 
-__all__ = ["TracedProcesses", "memory_is_gone"]
-
 # Reports are kept for this many ended processes.
 _ENDED_MAX = 16
 _ENDED_WHEN_SHORT = 2

@@ -35,8 +35,6 @@ from bpfleakd.tracing.traced_process import TracedProcess, TracedSince
 from bpfleakd.tracing.traced_processes import TracedProcesses
 from bpfleakd.tracing.unwinding import Unwinding
 
-__all__ = ["Tracer"]
-
 log = structlog.get_logger()
 
 # How much of a tick the removal of untraced processes' entries may take.

@@ -16,8 +16,6 @@ from collections import deque
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["UnrecordedDescriptors"]
-
 _LOOKS = 3
 
 

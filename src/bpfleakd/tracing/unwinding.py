@@ -32,14 +32,12 @@ from bpfleakd.kernel.unwind_tables.store import OF_OTHERS, UnwindStore
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.files.mapped_files import FileKey, OpenedFile
 from bpfleakd.process.files.process_code import ProcessCode, open_code
-from bpfleakd.sandbox.helpers import HelperFailed
+from bpfleakd.sandbox.channel import HelperFailed
 from bpfleakd.tracing.checkpoint import read_checkpoint, write_checkpoint
 from bpfleakd.unwind.managed_code import CodeRange
 from bpfleakd.unwind.rules import pack
 from bpfleakd.unwind.table import PAGE_BYTES, UnwindTable
 from bpfleakd.unwind.table_builder import BuiltTable, TableBuilder
-
-__all__ = ["Unwinding"]
 
 log = structlog.get_logger()
 

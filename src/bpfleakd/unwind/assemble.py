@@ -16,9 +16,6 @@ from msgspec import Struct
 from bpfleakd.unwind.rules import GAP_NUMBER
 from bpfleakd.unwind.table import PAGE_BITS, ROW_ADDRESS_BITS, ROW_ADDRESS_MASK
 
-__all__ = ["Functions", "RowPrograms", "page_rows", "rows_of", "without_overlaps"]
-
-
 # The arrays for this many functions take some 10 MB; those of a whole browser would take hundreds.
 _FUNCTIONS_AT_ONCE = 16_384
 

@@ -33,8 +33,6 @@ from bpfleakd.unwind.malformed import MalformedCfi, SkipReason
 from bpfleakd.unwind.programs import ProgramSet
 from bpfleakd.unwind.table import PAGE_BITS, PAGE_BYTES, TEXT_LIMIT_BYTES, UnwindTable
 
-__all__ = ["MAX_ROWS", "FrameSections", "build_table", "sections_of", "table_of"]
-
 # libLLVM has 0.95 million rows; a browser has four times as many.
 MAX_ROWS = 8 << 20
 # libLLVM's different instructions are 1.8 MB. A second's work is 4 MB.

@@ -35,8 +35,6 @@ from bpfleakd.unwind.malformed import SkipReason
 from bpfleakd.unwind.rules import PACKED_RULE_BYTES, pack, unpack
 from bpfleakd.unwind.table import UnwindTable, check
 
-__all__ = ["CacheCounts", "TableCache", "TableKey"]
-
 # Increment this whenever the same sections give another table, or the layout here changes.
 FORMAT_VERSION = 1
 

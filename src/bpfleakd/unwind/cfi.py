@@ -25,8 +25,6 @@ from bpfleakd.unwind.encoding import read_pointer, read_size, read_sleb128, read
 from bpfleakd.unwind.malformed import MalformedCfi, SkipReason
 from bpfleakd.unwind.registers import RIP
 
-__all__ = ["ENTRIES_MAX", "CallFrameSection", "Cie", "Fde"]
-
 # libLLVM 22 has 161,000.
 ENTRIES_MAX = 1 << 21
 

@@ -14,8 +14,6 @@ import numpy as np
 from bpfleakd.unwind.encoding import PCREL_SDATA4, read_pointer, read_size
 from bpfleakd.unwind.malformed import MalformedCfi
 
-__all__ = ["fde_offsets", "fdes_by_start"]
-
 _VERSION = 1
 _OMITTED = 0xFF
 _DATAREL_SDATA4 = 0x3B

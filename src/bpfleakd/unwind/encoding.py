@@ -14,8 +14,6 @@ import struct
 
 from bpfleakd.unwind.malformed import MalformedCfi, SkipReason
 
-__all__ = ["PCREL_SDATA4", "read_pointer", "read_size", "read_sleb128", "read_uleb128", "skip_pointer"]
-
 PCREL_SDATA4 = 0x1B
 
 # 64 bits in groups of 7.

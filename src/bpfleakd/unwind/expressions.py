@@ -14,8 +14,6 @@ from bpfleakd.unwind.encoding import read_sleb128, read_uleb128
 from bpfleakd.unwind.malformed import MalformedCfi
 from bpfleakd.unwind.registers import RIP, RSP
 
-__all__ = ["LazyPlt", "RegisterContents", "RegisterOffset", "recognise"]
-
 
 class RegisterOffset(NamedTuple):
     """register + offset"""

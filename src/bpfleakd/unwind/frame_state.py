@@ -8,8 +8,6 @@ from __future__ import annotations
 from enum import IntEnum, auto
 from typing import NamedTuple
 
-__all__ = ["UNSPECIFIED", "FrameState", "How", "RegisterRule"]
-
 
 class How(IntEnum):
     """The kinds of register rules: where the caller's value is. `operand` is the operand of the rule.

@@ -11,8 +11,6 @@ from bpfleakd.unwind.cfi import CallFrameSection
 from bpfleakd.unwind.eh_frame_hdr import fde_offsets, fdes_by_start
 from bpfleakd.unwind.malformed import MalformedCfi
 
-__all__ = ["FunctionExtents", "function_starts"]
-
 
 def function_starts(image: ElfImage) -> frozenset[int]:
     """The first address (vaddr) of every range that .eh_frame describes; empty without any."""

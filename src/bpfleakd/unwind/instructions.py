@@ -22,8 +22,6 @@ from bpfleakd.unwind.frame_state import UNSPECIFIED, FrameState, How
 from bpfleakd.unwind.malformed import MalformedCfi, SkipReason
 from bpfleakd.unwind.registers import RBP, RIP, RSP
 
-__all__ = ["OFFSET_LIMIT", "CfiProgram", "initial_state", "run"]
-
 # No function is longer than 4 GiB, and no offset in one needs more bits.
 OFFSET_LIMIT = 1 << 32
 REMEMBERED_STATES_MAX = 64

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-__all__ = ["MalformedCfi", "SkipReason"]
-
 
 class SkipReason(StrEnum):
     """Why a frame description entry (FDE), or the rest of one, is not in the table."""

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 
 from bpfleakd.unwind.rules import CfaKind, RbpKind, UnwindRule
 
-__all__ = ["CodeRange", "managed_rule"]
-
 
 @dataclass(frozen=True, slots=True, order=True)
 class CodeRange:

@@ -30,8 +30,6 @@ from bpfleakd.unwind.programs import RULES_PER_FILE_MAX
 from bpfleakd.unwind.rules import RESERVED_RULES, STOP, STOP_NUMBER, CfaKind, RbpKind, UnwindRule
 from bpfleakd.unwind.table import PAGE_BITS, PAGE_BYTES, TEXT_LIMIT_BYTES, UnwindTable
 
-__all__ = ["PeSections", "build_pe_table", "is_pe", "pe_sections_of"]
-
 FUNCTIONS_MAX = 1_000_000
 _SECTIONS_MAX = 96
 _CHAINED_MAX = 8

@@ -21,8 +21,6 @@ from bpfleakd.unwind.malformed import MalformedCfi, SkipReason
 from bpfleakd.unwind.rules import RESERVED_RULES, STOP_NUMBER, UnwindRule
 from bpfleakd.unwind.x86_64 import rule_of
 
-__all__ = ["ProgramSet"]
-
 # Every tested file had fewer than 1,500 rules. The limit keeps an unusual one from filling the set that all
 # files share; further rules become STOP.
 RULES_PER_FILE_MAX = 8_192

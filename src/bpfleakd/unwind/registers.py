@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["RBP", "RIP", "RSP"]
-
 RBP = 6
 RSP = 7
 RIP = 16

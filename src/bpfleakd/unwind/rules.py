@@ -29,24 +29,6 @@ from enum import IntEnum
 
 from msgspec import Struct
 
-__all__ = [
-    "END",
-    "END_NUMBER",
-    "GAP",
-    "GAP_NUMBER",
-    "PACKED_RULE_BYTES",
-    "RESERVED_RULES",
-    "RULE_NUMBER_LIMIT",
-    "STOP",
-    "STOP_NUMBER",
-    "CfaKind",
-    "RbpKind",
-    "RuleSet",
-    "UnwindRule",
-    "pack",
-    "unpack",
-]
-
 # A row of a table has 20 bits for the number.
 RULE_NUMBER_LIMIT = 1 << 20
 

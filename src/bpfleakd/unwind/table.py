@@ -21,16 +21,6 @@ from msgspec import Struct
 from bpfleakd.unwind.malformed import SkipReason
 from bpfleakd.unwind.rules import GAP, RESERVED_RULES, RuleSet, UnwindRule
 
-__all__ = [
-    "PAGE_BITS",
-    "PAGE_BYTES",
-    "ROW_ADDRESS_BITS",
-    "ROW_ADDRESS_MASK",
-    "TEXT_LIMIT_BYTES",
-    "UnwindTable",
-    "check",
-]
-
 PAGE_BITS = 12
 PAGE_BYTES = 1 << PAGE_BITS
 ROW_ADDRESS_BITS = PAGE_BITS

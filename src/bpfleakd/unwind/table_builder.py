@@ -32,8 +32,6 @@ from bpfleakd.unwind.pe import build_pe_table, is_pe, pe_sections_of
 from bpfleakd.unwind.rules import pack, unpack
 from bpfleakd.unwind.table import UnwindTable, check
 
-__all__ = ["JOBS", "BuiltTable", "TableBuilder", "build", "prepare"]
-
 JOBS = ("build",)
 
 # libLLVM takes 3 s, a browser 10.

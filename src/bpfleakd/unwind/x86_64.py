@@ -16,8 +16,6 @@ from bpfleakd.unwind.frame_state import UNSPECIFIED, FrameState, How, RegisterRu
 from bpfleakd.unwind.registers import RBP, RSP
 from bpfleakd.unwind.rules import END, STOP, CfaKind, RbpKind, UnwindRule
 
-__all__ = ["rule_of"]
-
 _RETURN_ADDRESS = (How.OFFSET, -8)
 _RSP_IS_CFA = (UNSPECIFIED, (How.VAL_OFFSET, 0))
 

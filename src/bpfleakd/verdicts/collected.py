@@ -12,8 +12,6 @@ from msgspec.structs import replace
 from bpfleakd.verdicts.envelope import Row
 from bpfleakd.verdicts.site_histories import SiteHistories
 
-__all__ = ["as_of_collections"]
-
 
 def as_of_collections(histories: SiteHistories, collected_s: Row) -> SiteHistories:
     """The live figures after each collection, or only the first bin if there was none.

@@ -25,18 +25,6 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-__all__ = [
-    "CELLS",
-    "Rise",
-    "first_rise_s",
-    "grid_of",
-    "last_rise_s",
-    "longest_excursion_s",
-    "lower_envelope",
-    "rise_of",
-    "values_at",
-]
-
 CELLS = 24
 # A rise counts as over when this share of it is left.
 _REST = 0.02

@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 
 from bpfleakd.verdicts.envelope import CELLS, Matrix, Row, grid_of
 
-__all__ = ["Exposure", "constant_exposure", "exposure_of"]
-
 # Keeps exposure rising, however little is recorded.
 _LEAST = 1e-9
 

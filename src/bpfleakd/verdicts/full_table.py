@@ -12,8 +12,6 @@ from msgspec.structs import replace
 
 from bpfleakd.verdicts.site_histories import SiteHistories
 
-__all__ = ["until_full"]
-
 
 def until_full(histories: SiteHistories, full_since_s: float) -> SiteHistories:
     """The bins that ended before the table was full (the first one in any case), and what of them lives."""

@@ -7,8 +7,6 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["collected_window_ns", "growth_bytes_per_s", "growth_window_ns"]
-
 _NS_PER_S = 1_000_000_000
 # A reading may take 0.2 s (counter_collector.py), so its time is too uncertain for shorter stretches.
 _STRETCH_MIN_S = 2.0

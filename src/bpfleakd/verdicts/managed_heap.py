@@ -42,8 +42,6 @@ from bpfleakd.verdicts.site_verdict import leak_confidence
 from bpfleakd.verdicts.slowing import Course, course_of
 from bpfleakd.verdicts.trend import Trend, trend
 
-__all__ = ["GAINED_MIN_BYTES", "Collections", "classify_managed_heap", "with_managed_heap"]
-
 _PARTS = 12
 _PARTS_MIN = 5
 _P_MAX = 0.02

@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 
 from bpfleakd.verdicts.persistence import Persistence
 
-__all__ = ["MeasuredSites"]
-
 _LONGER = 1 + 1 / 8
 _STEPS_OF_GROWTH = 2
 _OF_ALL = ("observed_s", "leak_after_s")

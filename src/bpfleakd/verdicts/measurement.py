@@ -46,8 +46,6 @@ from bpfleakd.verdicts.rises import (
 from bpfleakd.verdicts.site_histories import Flags, SiteHistories, chosen
 from bpfleakd.verdicts.survival import Survival
 
-__all__ = ["LEAK_AFTER_S", "START_UP_S", "STEPS_ENOUGH", "persistence_of"]
-
 # A filling cache cannot be distinguished from a leak until it stops. This is how long growth must last to be
 # called a leak, unless configured: a mere convention.
 LEAK_AFTER_S = 45.0

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from bpfleakd.verdicts.envelope import Matrix, Row
 from bpfleakd.verdicts.site_histories import SiteHistories
 
-__all__ = ["Units", "summed"]
-
 Rows = NDArray[np.intp]
 
 

@@ -11,8 +11,6 @@ from msgspec.structs import fields, replace
 from bpfleakd.verdicts.envelope import Row
 from bpfleakd.verdicts.site_histories import Flags
 
-__all__ = ["Persistence"]
-
 
 class Persistence(Struct, frozen=True):
     """Measurements, one figure per site.

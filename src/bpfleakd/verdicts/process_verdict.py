@@ -27,8 +27,6 @@ from bpfleakd.model.verdict import ProcessVerdict, Verdict
 from bpfleakd.units import human_duration, human_rate
 from bpfleakd.verdicts.trend import Trend, trend
 
-__all__ = ["FoundGrowth", "classify_process", "reached_s"]
-
 _START_UP_S = 5.0
 _START_UP_SHARE = 0.1
 _PARTS = 12

@@ -8,20 +8,6 @@ from bpfleakd.verdicts.envelope import CELLS, Matrix, Rise, Row
 from bpfleakd.verdicts.site_histories import Flags
 from bpfleakd.verdicts.survival import NORMAL_95
 
-__all__ = [
-    "LOG_ALPHA",
-    "THIN_THIRD",
-    "filling",
-    "gain",
-    "has_stopped",
-    "is_even",
-    "is_more_than_a_list",
-    "noise",
-    "slows_down",
-    "speeds_up",
-    "theil_sen",
-]
-
 # Below this probability a curve no longer counts as rising as before.
 LOG_ALPHA = np.log(0.02)
 # A rise began too late if the first third has less than half of its due share with less than this

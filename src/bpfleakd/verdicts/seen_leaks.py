@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from bpfleakd.verdicts.persistence import Persistence
 
-__all__ = ["SeenLeak", "SeenLeaks", "is_unseen"]
-
 # None of four steps: 2 % (Poisson).
 _ENOUGH = 4.0
 

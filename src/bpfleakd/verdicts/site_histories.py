@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from bpfleakd.verdicts.envelope import Matrix, Row
 
-__all__ = ["Flags", "SiteHistories", "chosen"]
-
 Flags = NDArray[np.bool_]
 
 

@@ -51,8 +51,6 @@ from bpfleakd.verdicts.measurement import START_UP_S, STEPS_ENOUGH
 from bpfleakd.verdicts.persistence import Persistence
 from bpfleakd.verdicts.rises import is_more_than_a_list
 
-__all__ = ["Classification", "Context", "classify_sites", "leak_confidence"]
-
 _LEAK, _GROWING, _PLATEAU, _UNKNOWN, _CHURN, _STEADY = range(len(VERDICTS))
 
 # For a heap whose figures are only known at its collections.

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 
 from bpfleakd.verdicts.trend import trend
 
-__all__ = ["Course", "course_of"]
-
 _Row = NDArray[np.float64]
 
 # Growth slows down if the slope falls below the first share with 99 % certainty, and in the later half below

@@ -25,8 +25,6 @@ from bpfleakd.verdicts.process_verdict import FoundGrowth, classify_process
 from bpfleakd.verdicts.site_histories import SiteHistories
 from bpfleakd.verdicts.site_verdict import Context, classify_sites
 
-__all__ = ["STORED_VERSION", "classified", "stored_sites"]
-
 STORED_VERSION = 1
 
 _Columns: TypeAlias = tuple[tuple[float, ...], ...]

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from bpfleakd.verdicts.envelope import Matrix, Row, values_at
 
-__all__ = ["NORMAL_95", "Fate", "Survival"]
-
 # 95 % of a normal distribution lie below this.
 NORMAL_95 = 1.645
 # Survival falls with age if less than this share of the middle third's survival is left in the oldest, with

@@ -30,8 +30,6 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Trend", "trend"]
-
 # The 97.5 % point of the normal distribution: 95 % lie between minus and plus this.
 _NORMAL_975 = 1.959963984540054
 # Up to this many points the distribution of the score is exact; beyond it, the normal distribution is as good

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-__all__ = ["asset"]
-
 
 def asset(name: str) -> str:
     """Return the text of a file in here, such as "vendor/flamegraph.js". Raises FileNotFoundError."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from bpfleakd.model.code.stack import Frame, FrameKind
 
-__all__ = ["interpreted", "jit", "native", "unknown"]
-
 
 def native(
     function: str | None, module: str | None = "shop", offset: int = 0x1139, *, inlined: bool = False

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from bpfleakd.model.address_space import MappingUsage
 from bpfleakd.model.code.mapping import Mapping
 
-__all__ = ["ARENA", "PAGE", "a_usage"]
-
 PAGE = 4096
 ARENA = 64 << 20
 

@@ -15,8 +15,6 @@ from bpfleakd.api.connection import Deadlines
 from bpfleakd.api.server import ApiServer
 from bpfleakd.api.service import Service
 
-__all__ = ["FakeService", "exposition", "running"]
-
 METHODS = frozenset(name for name in vars(Service) if not name.startswith("_"))
 
 

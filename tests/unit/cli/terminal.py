@@ -14,8 +14,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Terminal", "on_a_terminal", "read_until"]
-
 
 def read_until(terminal: int, words: bytes | None, read: bytes = b"", timeout_s: float = 60.0) -> bytes:
     """Read on after `read` until `words`, or until the other end is closed; return it all."""

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["assembled", "compiled", "nm", "objcopy", "output_of"]
-
 
 def output_of(*command: str | Path) -> str:
     """Run a tool and return its output; skips if it is not installed."""

@@ -19,8 +19,6 @@ from bpfleakd.model.watching import WatchSummary
 
 from ..samples import a_process_verdict, a_site, a_snapshot, a_traced_process, a_watched_process
 
-__all__ = ["LIMITS", "every_family"]
-
 LIMITS = ExportedLimits(
     {
         "processes": 512,

@@ -7,8 +7,6 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-__all__ = ["read_profile"]
-
 _INT64, _UINT64, _BOOL, _STRING, _MESSAGE = 3, 4, 8, 9, 11
 _ONE, _MANY = 1, 3
 

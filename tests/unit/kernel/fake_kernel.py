@@ -21,8 +21,6 @@ from bpfleakd.kernel.unwind_tables import store as unwind_store
 from bpfleakd.kernel.unwind_tables.store import UnwindStore
 from bpfleakd.unwind.rules import GAP, PACKED_RULE_BYTES, UnwindRule, unpack
 
-__all__ = ["FakeKernel", "store_in"]
-
 _RULES, _SHARDS, _MAPPINGS = 1_000_001, 1_000_002, 1_000_003
 _KEY = 4
 _MASK_32 = (1 << 32) - 1

@@ -6,8 +6,6 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["a_process"]
-
 
 def a_process(
     proc: Path,

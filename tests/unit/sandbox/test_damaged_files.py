@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bpfleakd.errors import BadElf
 from bpfleakd.kernel.probes.points import SearchedFile, WantedFunction, search_file
-from bpfleakd.sandbox.helpers import HelperFailed
+from bpfleakd.sandbox.channel import HelperFailed
 from bpfleakd.symbols.naming_jobs import DEMANGLE_JOB, NAMES_JOB, Demangled, NamedAddress
 from bpfleakd.unwind.table_builder import TableBuilder
 

@@ -21,7 +21,7 @@ from bpfleakd.runtimes.dotnet.stream_jobs import (
     CountedTypes,
     RundownPart,
 )
-from bpfleakd.sandbox.helpers import HelperFailed
+from bpfleakd.sandbox.channel import HelperFailed
 
 from ..helping import helpers
 from ..runtimes.dotnet.streams import RUNTIME, StreamWriter, WrittenEvent, il_map, method, module, text

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from bpfleakd.sandbox.helpers import HelperFailed, Helpers
+from bpfleakd.sandbox.channel import HelperFailed
+from bpfleakd.sandbox.helpers import Helpers
 
 from ..waiting import ends, until
 

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from bpfleakd.process.files.mapped_files import OpenedFile
 
-__all__ = ["open_file"]
-
 
 def open_file(path: Path, owner: str = "me") -> OpenedFile:
     """Open a file that the process `owner` is to have mapped. Raises OSError."""

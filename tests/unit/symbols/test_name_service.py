@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bpfleakd.sandbox.helpers import HelperFailed
+from bpfleakd.sandbox.channel import HelperFailed
 from bpfleakd.symbols import name_service
 from bpfleakd.symbols.module_cache import Module, ModuleCache
 from bpfleakd.symbols.name_service import NameService

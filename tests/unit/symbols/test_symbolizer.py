@@ -20,7 +20,7 @@ from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.code.stack import Frame, FrameKind, RawStack, Stack, StackEnd
 from bpfleakd.process.files.mapped_files import open_mapped
 from bpfleakd.process.files.rooted_open import TargetRoot
-from bpfleakd.sandbox.helpers import HelperFailed
+from bpfleakd.sandbox.channel import HelperFailed
 from bpfleakd.symbols.module_cache import ModuleCache
 from bpfleakd.symbols.name_service import NameService
 from bpfleakd.symbols.perf_map import PerfMap

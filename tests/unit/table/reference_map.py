@@ -6,10 +6,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from bpfleakd.model.site import AllocationKind, SiteCounters, SiteKey
-from bpfleakd.table.address_map import Owner, Special
 from bpfleakd.table.census import SiteCensus
-
-__all__ = ["PAGE", "ReferenceMap"]
+from bpfleakd.table.regions import Owner, Special
 
 PAGE = 4096
 

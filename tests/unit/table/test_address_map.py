@@ -13,9 +13,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.site import AllocationKind, SiteCounters, SiteKey
-from bpfleakd.table.address_map import AddressMap, LiveRegion, Special
+from bpfleakd.table.address_map import AddressMap
 from bpfleakd.table.census import SiteCensus
 from bpfleakd.table.map_checkpoint import MapCheckpoint
+from bpfleakd.table.regions import LiveRegion, Special
 from bpfleakd.table.site_table import SiteTable
 
 from .reference_map import PAGE, ReferenceMap

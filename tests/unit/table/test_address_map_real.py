@@ -13,7 +13,8 @@ import pytest
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.process.mappings import read_mappings
-from bpfleakd.table.address_map import AddressMap, Special
+from bpfleakd.table.address_map import AddressMap
+from bpfleakd.table.regions import Special
 
 _SOURCE = Path(__file__).with_name("programs") / "mappings.c"
 _TID = 23

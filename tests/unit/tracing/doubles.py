@@ -29,22 +29,6 @@ from bpfleakd.tracing.attaching.attach import AttachWait
 from bpfleakd.tracing.attaching.attachment import Attachment, LinkedFile
 from bpfleakd.tracing.traced_process import TracedProcess, TracedSince
 
-__all__ = [
-    "NS_PER_S",
-    "Clock",
-    "FakeAttacher",
-    "FakeMaps",
-    "FakePins",
-    "FakeProcess",
-    "FakeRecord",
-    "FakeSymbolizer",
-    "FakeUnwinding",
-    "View",
-    "a_traced",
-    "an_attachment",
-    "counter_rows",
-]
-
 NS_PER_S = 1_000_000_000
 
 

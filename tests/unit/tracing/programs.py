@@ -9,8 +9,6 @@ from pathlib import Path
 
 from ..elf.building import compiled
 
-__all__ = ["running", "started", "without_main_thread"]
-
 
 @contextmanager
 def started(*command: str | Path) -> Iterator[subprocess.Popen[bytes]]:

@@ -10,8 +10,6 @@ import pytest
 
 from .readelf import need_tool
 
-__all__ = ["Program", "compiled"]
-
 _SOURCES = Path(__file__).with_name("programs")
 
 

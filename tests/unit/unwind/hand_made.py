@@ -7,21 +7,6 @@ from dataclasses import dataclass, field
 
 from bpfleakd.unwind.build import FrameSections
 
-__all__ = [
-    "ADVANCE_1",
-    "DEF_CFA_RBP_16",
-    "DEF_CFA_RSP_8",
-    "EH_FRAME_VADDR",
-    "RBP_AT_MINUS_16",
-    "RETURN_ADDRESS_AT_MINUS_8",
-    "TEXT_END",
-    "TEXT_START",
-    "USUAL_CIE",
-    "EhFrame",
-    "advance",
-    "def_cfa_offset",
-]
-
 TEXT_START, TEXT_END = 0x1000, 0x9000
 EH_FRAME_VADDR = 0x10000
 EH_FRAME_HDR_VADDR = 0xF000

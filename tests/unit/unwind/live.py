@@ -23,8 +23,6 @@ from bpfleakd.unwind.table import UnwindTable
 from .readelf import need_tool
 from .reference_walk import FindTable, FrameRegisters, ReadU64
 
-__all__ = ["Snapshot", "finder", "gdb_stacks", "gdb_steps", "memory_of", "sleeping"]
-
 _ATTACH = Path(__file__).with_name("gdb_attach.py")
 _STEP = Path(__file__).with_name("gdb_step.py")
 _MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S+) ([0-9a-f]+) \S+ \d+\s*(.*)")

@@ -13,8 +13,6 @@ import pytest
 
 from bpfleakd.unwind.rules import END, STOP, CfaKind, RbpKind, UnwindRule
 
-__all__ = ["ReadelfFde", "ReadelfRow", "expected_rules", "fdes_of", "need_tool"]
-
 _SECTION = re.compile(r"^Contents of the (\.\w+) section")
 _ENTRY = re.compile(r"^([0-9a-f]{8,}) [0-9a-f]{16} [0-9a-f]+ (CIE|FDE)(.*)")
 _FDE = re.compile(r"cie=([0-9a-f]+) pc=([0-9a-f]+)\.\.([0-9a-f]+)")

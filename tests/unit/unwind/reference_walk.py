@@ -24,8 +24,6 @@ from bpfleakd.model.code.stack import RawStack, StackEnd
 from bpfleakd.unwind.rules import GAP, CfaKind, RbpKind, UnwindRule
 from bpfleakd.unwind.table import UnwindTable
 
-__all__ = ["FindTable", "FrameRegisters", "ReadU64", "walk"]
-
 FRAMES_MAX = 256
 
 ReadU64 = Callable[[int], int | None]

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bpfleakd.sandbox.helpers import HelperFailed, Helpers
+from bpfleakd.sandbox.channel import HelperFailed
+from bpfleakd.sandbox.helpers import Helpers
 from bpfleakd.unwind.table_builder import BuiltTable, TableBuilder
 
 from ..helping import helpers

@@ -11,8 +11,6 @@ from bpfleakd.cli.render.words import json_text
 from bpfleakd.errors import BadHistory
 from bpfleakd.model.history import StoredHistory
 
-__all__ = ["add_parser", "run"]
-
 _BYTES_MAX = 256 << 20
 
 

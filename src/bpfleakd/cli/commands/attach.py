@@ -16,8 +16,6 @@ from bpfleakd.model.process import ProcessRow, TracingMode
 from bpfleakd.model.selection import ProcessSelection
 from bpfleakd.printable import printable
 
-__all__ = ["add_parser", "run"]
-
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     """Add the command."""

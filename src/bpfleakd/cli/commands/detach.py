@@ -9,8 +9,6 @@ from bpfleakd.cli.arguments import add_process
 from bpfleakd.cli.render.words import detached_line
 from bpfleakd.cli.waiting import waiting
 
-__all__ = ["add_parser", "run"]
-
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     """Add the command."""

@@ -13,8 +13,6 @@ from bpfleakd.cli.saved_report import read_report
 from bpfleakd.model.difference import DiffReport
 from bpfleakd.model.report import LeakReport, SortKey
 
-__all__ = ["add_parser", "run"]
-
 _HOW = "save one with: bpfleakctl top --pid N --json --limit 0 > FILE"
 _START, _NOW = "start", "now"
 # Valid combinations of BEFORE, AFTER and --pid: two times, two reports, a report and a process.

@@ -8,8 +8,6 @@ from bpfleakd.cli.render.words import json_text
 from bpfleakd.daemon.doctor import run_checks
 from bpfleakd.model.daemon import CheckStatus
 
-__all__ = ["add_parser", "run"]
-
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     """Add the command."""

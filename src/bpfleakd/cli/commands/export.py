@@ -15,8 +15,6 @@ from bpfleakd.model.profile import HeapProfile
 from bpfleakd.model.report import LeakReport
 from bpfleakd.printable import printable
 
-__all__ = ["Format", "add_parser", "run"]
-
 
 class Format(StrEnum):
     """File formats."""

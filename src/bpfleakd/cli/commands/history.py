@@ -9,8 +9,6 @@ from bpfleakd.cli.arguments import add_process, whole_number_from
 from bpfleakd.cli.output_file import add_output, write_output
 from bpfleakd.cli.render.words import json_text
 
-__all__ = ["add_parser", "run"]
-
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     """Add the command."""

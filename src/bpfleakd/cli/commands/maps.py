@@ -8,8 +8,6 @@ from bpfleakd.api.client import DaemonClient
 from bpfleakd.cli.arguments import add_process
 from bpfleakd.cli.render.words import json_text
 
-__all__ = ["add_parser", "run"]
-
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     """Add the command."""

@@ -11,8 +11,6 @@ from bpfleakd.cli.waiting import waiting
 from bpfleakd.model.runtimes.requested import NamesReport
 from bpfleakd.printable import printable
 
-__all__ = ["add_parser", "run"]
-
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     """Add the command."""

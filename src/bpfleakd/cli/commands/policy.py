@@ -10,8 +10,6 @@ from bpfleakd.cli.arguments import add_process
 from bpfleakd.cli.render.words import json_text
 from bpfleakd.errors import NoSuchProcess
 
-__all__ = ["add_parser", "run"]
-
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     """Add the command."""

@@ -17,8 +17,6 @@ from bpfleakd.model.watching import WatchedProcess
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["add_parser", "run"]
-
 _WATCH_S = 2.0
 
 

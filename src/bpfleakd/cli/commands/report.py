@@ -9,8 +9,6 @@ from bpfleakd.api.service import BLOCKS_LISTED, BLOCKS_LISTED_MAX
 from bpfleakd.cli.arguments import add_no_suppressions, add_process, duration_s, site, whole_number_between
 from bpfleakd.cli.render.words import json_text
 
-__all__ = ["add_parser", "run"]
-
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     """Add the command."""

@@ -14,8 +14,6 @@ from bpfleakd.cli.render.words import json_text
 from bpfleakd.errors import NoSuchReport
 from bpfleakd.model.stored_report import StoredReport, StoredReportEntry
 
-__all__ = ["add_parser", "run"]
-
 _NEWEST = 0
 
 

@@ -22,8 +22,6 @@ from bpfleakd.cli.inside_library import LIBRARY, environment_with, library_path
 from bpfleakd.model.process import TracingMode
 from bpfleakd.printable import printable
 
-__all__ = ["add_parser", "run"]
-
 _INTERVAL_MIN_BYTES, _INTERVAL_MAX_BYTES = 1 << 10, 1 << 32
 # Pauses until the dynamic loader has mapped the library, and then between checks for another exec.
 _FIRST_PAUSE_S, _PAUSE_S = 0.005, 0.2

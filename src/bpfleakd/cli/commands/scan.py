@@ -10,8 +10,6 @@ from bpfleakd.cli.arguments import add_process, duration_s, number_between, whol
 from bpfleakd.cli.render.words import json_text
 from bpfleakd.cli.waiting import waiting
 
-__all__ = ["add_parser", "run"]
-
 _OLDER_THAN_S = 60.0
 
 

@@ -15,8 +15,6 @@ from bpfleakd.model.report import LeakReport, SortKey
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["add_parser", "run"]
-
 # Default numbers of rows: printed output is read from the top, a screen can be scrolled.
 _PRINTED = 20
 _LIVE = 200

@@ -20,9 +20,6 @@ from bpfleakd.model.runtimes.requested import HeapSample, HeapSamplePrice
 from bpfleakd.model.runtimes.survivors import SurvivorsPrice, SurvivorsReport, longest_s
 from bpfleakd.printable import printable
 
-__all__ = ["add_parser", "run"]
-
-
 # A service does not notice such a stop.
 _UNNOTICED_S = 0.3
 

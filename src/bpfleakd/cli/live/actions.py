@@ -21,8 +21,6 @@ from bpfleakd.cli.render.words import attached_line, detached_line
 from bpfleakd.errors import BpfleakdError
 from bpfleakd.export.stack_values import StackValue
 
-__all__ = ["Actions", "Outcome", "under_way"]
-
 _OLDER_THAN_S = 60.0
 _STOP_LIMIT_S = 0.2
 _UNDER_WAY = {

@@ -15,8 +15,6 @@ from bpfleakd.model.report import SiteReport
 from bpfleakd.printable import printable
 from bpfleakd.units import human_bytes, human_duration, human_rate
 
-__all__ = ["detail_lines"]
-
 _THREADS = 8
 _REACHABLE = {
     True: "still reachable",

@@ -17,8 +17,6 @@ from bpfleakd.model.process import ProcessRow
 from bpfleakd.model.report import LeakReport, SortKey
 from bpfleakd.model.watching import WatchedProcess
 
-__all__ = ["Answer", "Feed", "Question"]
-
 # Its bins are some seconds long.
 _HISTORY_EVERY_S = 10.0
 

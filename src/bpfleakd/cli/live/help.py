@@ -9,8 +9,6 @@ from rich.text import Text
 
 from bpfleakd.cli.live.state import Action, Page, View
 
-__all__ = ["footer", "help_lines"]
-
 _KEYS = (
     ("up, down, j, k", "select; also PgUp, PgDn, Home, End"),
     ("Enter, right", "open the selected process, group or call site"),

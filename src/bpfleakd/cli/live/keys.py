@@ -15,9 +15,6 @@ import termios
 import tty
 from typing import Any
 
-__all__ = ["BACKSPACE", "DOWN", "END", "ENTER", "ESCAPE", "HOME", "LEFT", "PAGE_DOWN", "PAGE_UP"]
-__all__ += ["REDRAW", "RIGHT", "UP", "KeyDecoder", "Keyboard"]
-
 UP, DOWN, LEFT, RIGHT = "up", "down", "left", "right"
 PAGE_UP, PAGE_DOWN, HOME, END = "page-up", "page-down", "home", "end"
 ENTER, ESCAPE, BACKSPACE, REDRAW = "enter", "escape", "backspace", "redraw"

@@ -25,8 +25,6 @@ from bpfleakd.cli.render.words import is_estimate, loss_lines, resource_lines, v
 from bpfleakd.model.process import ProcessSummary
 from bpfleakd.model.report import LeakReport, SiteReport, SortKey
 
-__all__ = ["Drawn", "draw"]
-
 _LOSSES = 3
 # Fewer lines are useless as a preview of a stack.
 _PREVIEW_MIN = 4

@@ -23,8 +23,6 @@ from bpfleakd.cli.live.wakeups import Wakeups
 from bpfleakd.errors import DaemonUnreachable, NoSuchProcess, NotAttached
 from bpfleakd.model.groups import GroupKey
 
-__all__ = ["show_live"]
-
 # A shell's exit code for a program ended by a signal is this plus the signal's number.
 _BY_SIGNAL = 128
 

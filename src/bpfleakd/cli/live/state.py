@@ -22,8 +22,6 @@ from bpfleakd.cli.live import keys
 from bpfleakd.model.groups import GroupKey
 from bpfleakd.model.report import SortKey
 
-__all__ = ["Action", "Page", "Row", "ShownRows", "View", "pressed", "selected_index"]
-
 _SORTS = {"v": SortKey.VERDICT, "g": SortKey.GROWTH, "l": SortKey.LIVE, "c": SortKey.COUNT}
 _GROUPS = {"s": GroupKey.SITE, "f": GroupKey.FUNCTION, "m": GroupKey.MODULE, "t": GroupKey.THREAD}
 _FILTER_CHARS = 64

@@ -12,8 +12,6 @@ import signal
 import threading
 from typing import Any
 
-__all__ = ["Wakeups"]
-
 _SIGNALS = (
     signal.SIGINT,
     signal.SIGTERM,

@@ -20,8 +20,6 @@ from bpfleakd.model.code.stack import Frame
 from bpfleakd.printable import printable, shortened
 from bpfleakd.units import human_bytes, human_duration
 
-__all__ = ["blocks_view"]
-
 _ADDRESS_WIDTH = len("0x7fffffffffff")
 _AGE_WIDTH = len("23h59m")
 _SHORTEST_NAME = 16

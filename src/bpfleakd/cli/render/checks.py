@@ -11,8 +11,6 @@ from rich.text import Text
 from bpfleakd.model.daemon import Check, CheckStatus
 from bpfleakd.printable import printable
 
-__all__ = ["checks_view"]
-
 _STYLES = {CheckStatus.OK: "green", CheckStatus.WARN: "yellow", CheckStatus.FAIL: "bold red"}
 
 

@@ -9,8 +9,6 @@ from typing import TextIO
 
 from rich.console import Console
 
-__all__ = ["fitting_width", "make_console"]
-
 # Wide enough for any line: in a pipe or a file nothing should be cut.
 _UNBOUNDED = 10_000
 

@@ -10,8 +10,6 @@ from bpfleakd.model.container import ContainerBill, ContainerLine
 from bpfleakd.printable import printable, shortened
 from bpfleakd.units import human_bytes, human_rate
 
-__all__ = ["container_view"]
-
 _PATH_CHARS = 60
 
 

@@ -14,8 +14,6 @@ from bpfleakd.model.report import LeakReport
 from bpfleakd.model.resources import DescriptorSite, DescriptorTotals
 from bpfleakd.printable import printable, shortened
 
-__all__ = ["all_descriptor_lines", "descriptor_lines", "growing_site_lines"]
-
 _SITES_MAX = 5
 
 

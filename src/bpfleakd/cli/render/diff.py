@@ -17,8 +17,6 @@ from bpfleakd.model.difference import ComparedState, DiffReport, SiteChange, Sit
 from bpfleakd.printable import printable, shortened
 from bpfleakd.units import human_bytes, human_duration
 
-__all__ = ["diff_view"]
-
 _FIGURES = (("change", 6), ("bytes", 9), ("live", 8), ("count", 9))
 _FIGURES_WIDTH = sum(width + 1 for _, width in _FIGURES)
 _STYLES = {SiteChange.NEW: "bold red", SiteChange.GROWN: "red"}

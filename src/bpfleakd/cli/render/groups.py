@@ -17,8 +17,6 @@ from bpfleakd.model.groups import GroupedReport, GroupKey, SiteGroup
 from bpfleakd.printable import printable
 from bpfleakd.units import human_bytes, human_rate
 
-__all__ = ["group_name", "groups_table", "groups_view"]
-
 _FIGURE_COLUMNS = (("growth/s", 11), ("live", 8), ("count", 9), ("sites", 6))
 _FIGURES_WIDTH = sum(width + 1 for _, width in _FIGURE_COLUMNS)
 _SHORTEST_NAME = 20

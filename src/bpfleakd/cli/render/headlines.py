@@ -12,8 +12,6 @@ from bpfleakd.model.report import SiteReport
 from bpfleakd.model.resources import DescriptorSite
 from bpfleakd.printable import printable
 
-__all__ = ["headline", "headline_place"]
-
 _CALLS = " → "
 # The share of the program's own function, which has priority.
 _CALLERS_SHARE = 0.6

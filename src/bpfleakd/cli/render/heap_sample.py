@@ -11,8 +11,6 @@ from bpfleakd.model.runtimes.requested import HeapSample
 from bpfleakd.printable import printable
 from bpfleakd.units import human_bytes, human_rate
 
-__all__ = ["heap_sample_view"]
-
 _FUNCTIONS_SHOWN = 50
 _FIGURES_WIDTH = 60
 

@@ -8,8 +8,6 @@ from bpfleakd.model.runtimes.managed import AreaKind, ManagedHeap, RuntimeArea, 
 from bpfleakd.printable import printable
 from bpfleakd.units import human_bytes, human_duration, human_rate
 
-__all__ = ["area_lines", "heap_line", "heap_lines"]
-
 _TYPES_SHOWN = 3
 _AREAS = {AreaKind.METASPACE: "metaspace", AreaKind.CODE_CACHE: "code cache"}
 

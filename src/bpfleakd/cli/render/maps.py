@@ -13,8 +13,6 @@ from bpfleakd.model.address_space import AddressSpaceReport, JitModule, MemorySh
 from bpfleakd.printable import printable, shortened
 from bpfleakd.units import human_bytes, human_duration, human_rate
 
-__all__ = ["maps_view"]
-
 _USES = {
     MemoryUse.HEAP: "heap",
     MemoryUse.MMAP: "mmap anonymous",

@@ -7,8 +7,6 @@ from itertools import pairwise
 
 from rich.cells import cell_len, set_cell_size
 
-__all__ = ["short_function", "unbounded_function", "without_parameters"]
-
 # Limits a mangled name in an unlimited table: it says little, and moves the next column out of sight.
 _LONGEST_MANGLED = 60
 

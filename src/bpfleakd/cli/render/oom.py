@@ -7,8 +7,6 @@ from bpfleakd.model.oom import OomKill
 from bpfleakd.printable import printable
 from bpfleakd.units import human_bytes, human_duration
 
-__all__ = ["oom_lines"]
-
 _BILL_LINES = 5
 
 

@@ -17,16 +17,6 @@ from bpfleakd.model.watching import WatchedProcess, WatchState
 from bpfleakd.printable import printable
 from bpfleakd.units import human_bytes, human_duration, human_percent, human_rate
 
-__all__ = [
-    "by_severity",
-    "missed_view",
-    "processes_table",
-    "processes_view",
-    "severity",
-    "supervised_view",
-    "watched_view",
-]
-
 # A lower cost is not worth a line.
 _DEAR_PERCENT = 1.0
 _COLUMNS = (

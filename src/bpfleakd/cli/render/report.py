@@ -30,8 +30,6 @@ from bpfleakd.model.runtimes.goroutines import GoroutineGroup
 from bpfleakd.printable import printable
 from bpfleakd.units import human_duration, human_rate
 
-__all__ = ["header_lines", "process_header", "reports_view", "why_empty"]
-
 
 def reports_view(reports: Sequence[LeakReport], *, width: int | None, stacks: int) -> RenderableType:
     """Return the reports one under the other.

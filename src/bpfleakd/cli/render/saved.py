@@ -16,8 +16,6 @@ from bpfleakd.model.verdict import ProcessVerdict, SiteVerdict
 from bpfleakd.printable import printable
 from bpfleakd.units import human_bytes, human_duration, human_rate
 
-__all__ = ["analyzed_view", "kept_reports_view"]
-
 
 def analyzed_view(
     history: StoredHistory,

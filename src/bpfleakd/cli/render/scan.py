@@ -22,8 +22,6 @@ from bpfleakd.model.scan import (
 from bpfleakd.printable import printable
 from bpfleakd.units import human_bytes, human_duration
 
-__all__ = ["scan_view"]
-
 _WORDS = {
     Reachability.DIRECTLY_LOST: "directly lost",
     Reachability.INDIRECTLY_LOST: "indirectly lost: only lost blocks point to them",

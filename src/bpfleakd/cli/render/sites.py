@@ -17,8 +17,6 @@ from bpfleakd.model.verdict import Verdict
 from bpfleakd.printable import printable, shortened
 from bpfleakd.units import human_bytes, human_duration, human_rate
 
-__all__ = ["VERDICT_STYLES", "SiteLayout", "site_layout", "site_table", "types_lines", "why_lines"]
-
 VERDICT_STYLES = {Verdict.LEAK: "bold red", Verdict.GROWING: "yellow"}
 
 # What the figures need: "-99.9 MiB/s", "1023 KiB", "4,000,000", "23h59m".

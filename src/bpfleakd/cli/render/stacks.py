@@ -15,8 +15,6 @@ from bpfleakd.model.resources import DescriptorSite
 from bpfleakd.model.scan import ScannedSite
 from bpfleakd.printable import printable, shortened
 
-__all__ = ["basename", "stack_lines"]
-
 _INDENT = "      "
 _SHORTEST_NAME = 24
 

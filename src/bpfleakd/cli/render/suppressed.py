@@ -11,8 +11,6 @@ from bpfleakd.model.report import SuppressedSites
 from bpfleakd.printable import printable
 from bpfleakd.units import human_bytes
 
-__all__ = ["suppressed_lines"]
-
 _PATTERNS_SHOWN = 3
 
 

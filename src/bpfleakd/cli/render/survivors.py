@@ -10,8 +10,6 @@ from bpfleakd.cli.render.names import short_function
 from bpfleakd.model.runtimes.survivors import Survivor, SurvivorsReport
 from bpfleakd.printable import printable
 
-__all__ = ["survivors_view"]
-
 _ROWS_SHOWN = 30
 _FEW = 10
 _STEPS_SHOWN = 6

@@ -11,8 +11,6 @@ from bpfleakd.model.runtimes.managed import TypesReport
 from bpfleakd.printable import printable
 from bpfleakd.units import human_bytes, human_duration
 
-__all__ = ["types_view"]
-
 _TYPES_SHOWN = 50
 _FIGURES_WIDTH = 44
 

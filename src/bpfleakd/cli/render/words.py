@@ -17,25 +17,6 @@ from bpfleakd.model.verdict import ProcessVerdict, Verdict
 from bpfleakd.printable import printable, shortened
 from bpfleakd.units import human_bytes, human_duration, human_rate
 
-__all__ = [
-    "attached_line",
-    "detached_line",
-    "estimated_amount",
-    "estimated_count",
-    "fitted",
-    "is_estimate",
-    "json_text",
-    "loss_lines",
-    "mode_words",
-    "readable_function",
-    "recorded_share",
-    "resource_lines",
-    "sparkline",
-    "unseen_lines",
-    "verdict_lines",
-    "wrapped",
-]
-
 # What a leak takes to be called one (docs/verdicts.md), and from when and which rates on it is worth a line.
 _BLOCKS_OF_LEAK = 20
 _EARLIEST_S = 10.0

@@ -10,18 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-__all__ = [
-    "SYS_BPF",
-    "Command",
-    "address_of",
-    "bpf_call",
-    "libc",
-    "object_get",
-    "object_name",
-    "object_pin",
-    "u32",
-]
-
 libc = ctypes.CDLL(None, use_errno=True)
 SYS_BPF = 321  # x86-64
 _NAME_BYTES = 16

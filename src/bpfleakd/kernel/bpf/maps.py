@@ -16,25 +16,6 @@ from numpy.typing import NDArray
 
 from bpfleakd.kernel.bpf.command import SYS_BPF, Command, address_of, bpf_call, libc, object_name
 
-__all__ = [
-    "MAP_FLAG_MMAPABLE",
-    "MAP_FLAG_NO_PREALLOC",
-    "MAP_FLAG_PRESERVE_ELEMS",
-    "MapInfo",
-    "MapType",
-    "is_map",
-    "map_batches",
-    "map_create",
-    "map_delete",
-    "map_delete_many",
-    "map_get",
-    "map_info",
-    "map_keys",
-    "map_lookup",
-    "map_lookup_many",
-    "map_update",
-]
-
 MAP_FLAG_NO_PREALLOC = 1
 MAP_FLAG_MMAPABLE = 1 << 10
 MAP_FLAG_PRESERVE_ELEMS = 1 << 11

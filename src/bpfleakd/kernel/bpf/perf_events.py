@@ -10,14 +10,6 @@ from pathlib import Path
 
 from bpfleakd.kernel.bpf.command import address_of, libc
 
-__all__ = [
-    "has_tracepoint",
-    "open_recorded_tracepoint_event",
-    "open_shared_event",
-    "open_tracepoint_event",
-    "open_uprobe_event",
-]
-
 _SYS_PERF_EVENT_OPEN = 298  # x86-64
 _PERF_TYPE_TRACEPOINT = 2
 _PERF_DISABLED = 1

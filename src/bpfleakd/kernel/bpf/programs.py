@@ -11,17 +11,6 @@ import numpy as np
 
 from bpfleakd.kernel.bpf.command import Command, address_of, bpf_call, object_name
 
-__all__ = [
-    "AttachType",
-    "ProgramType",
-    "link_perf_event",
-    "link_uprobe_multi",
-    "program_load",
-    "program_machine_code",
-    "program_misses",
-    "raw_tracepoint_open",
-]
-
 # struct bpf_prog_info
 _PROGRAM_INFO_BYTES = 256
 _MACHINE_CODE_LENGTH_AT = 16

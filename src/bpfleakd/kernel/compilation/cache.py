@@ -7,8 +7,6 @@ from pathlib import Path
 from bpfleakd.kernel.compilation.compiled import CompiledPrograms
 from bpfleakd.kernel.file_cache import FileCache
 
-__all__ = ["CompileCache"]
-
 # More than the number of attach methods times walkers, so switching between them needs no compiler.
 _KEPT = 8
 _BYTES_MAX = 16 << 20

@@ -17,8 +17,6 @@ from msgspec.structs import asdict
 
 from bpfleakd.kernel import bpf
 
-__all__ = ["CompiledMap", "CompiledPrograms", "with_descriptors"]
-
 # struct bpf_insn: code, registers (the source in the upper half), offset, immediate.
 _INSTRUCTION = struct.Struct("=BBhi")
 _LOAD_WIDE = 0x18  # BPF_LD | BPF_IMM | BPF_DW, two instructions long

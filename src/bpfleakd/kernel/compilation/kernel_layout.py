@@ -10,8 +10,6 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["Btf", "layout_flags"]
-
 _BTF = Path("/sys/kernel/btf/vmlinux")
 _HEADER = struct.Struct("=HBBIIIII")
 _MAGIC = 0xEB9F

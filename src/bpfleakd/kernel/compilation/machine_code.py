@@ -15,8 +15,6 @@ import struct
 
 from bpfleakd.kernel import bpf
 
-__all__ = ["check_stack", "has_private_stack", "has_tail_call"]
-
 # add %gs:…, %r9: segment, REX.WR, operation; the address is absolute or relative to rip.
 _ADD_CPU_OFFSET = (bytes.fromhex("65 4c 03 0c 25"), bytes.fromhex("65 4c 03 0d"))
 # struct bpf_insn: BPF_JMP | BPF_CALL of BPF_FUNC_tail_call.

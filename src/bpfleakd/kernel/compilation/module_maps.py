@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-__all__ = ["map_descriptors"]
-
 
 def map_descriptors(library: Any, module: int) -> dict[str, int]:
     """The descriptors of all maps of `module` by name; `library` is bcc.lib.

@@ -8,8 +8,6 @@ from msgspec import Struct
 
 from bpfleakd.kernel.programs import AttachMethod, WalkerKind
 
-__all__ = ["Capacities", "LoadOptions"]
-
 
 class Capacities(Struct, frozen=True):
     """Maximum entries of the maps; `process_sites` is the maximum of sites, and of stacks, per process."""

@@ -10,8 +10,6 @@ import re
 from importlib import resources
 from pathlib import Path
 
-__all__ = ["bpf_directory", "flattened"]
-
 _MAIN = "bpfleakd.bpf.c"
 _INCLUDE = re.compile(r'\s*#\s*include\s+"([^"/]+)"')
 

@@ -19,8 +19,6 @@ from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.static_probes import StaticProbe, static_probes
 from bpfleakd.kernel.probes.operands import packed_operands
 
-__all__ = ["ARGUMENT_COUNTS", "PROVIDER", "AnnouncedProbe", "announced_probes"]
-
 PROVIDER = "otel_memory"
 ARGUMENT_COUNTS = {"alloc": 3, "free": 1}
 """The probes that bpfleakd uses, with the number of their arguments."""

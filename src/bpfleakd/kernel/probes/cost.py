@@ -21,8 +21,6 @@ from bpfleakd.kernel.maps import Maps
 from bpfleakd.kernel.probes.links import Linker, ProbePoint, close_all
 from bpfleakd.model.code.probe import FunctionRole, ProbeCost
 
-__all__ = ["measure_price"]
-
 # push rbp; mov rax, rsi; pop rbp; ret: returns its second argument.
 _CODE = bytes.fromhex("55 4889f0 5d c3")
 _RELEASE_OFFSET = 64

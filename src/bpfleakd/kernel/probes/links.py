@@ -23,8 +23,6 @@ from bpfleakd.kernel.probes.shared import FileKey, SharedPoint, SharedProbes
 from bpfleakd.kernel.programs import AttachMethod, Covered, Program, programs_of
 from bpfleakd.model.code.probe import FunctionRole
 
-__all__ = ["Linker", "ProbePoint", "SampledPoint", "close_all"]
-
 log = structlog.get_logger()
 
 _WITHOUT_RETURN = (FunctionRole.RELEASE, FunctionRole.LIBRARIES_CHANGED)

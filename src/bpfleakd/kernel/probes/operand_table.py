@@ -13,8 +13,6 @@ from collections.abc import Callable, Sequence
 
 from bpfleakd import errors
 
-__all__ = ["OF_PROCESS_MAX", "OperandTable"]
-
 # A sampler has two or three probes, compiled into a file in a few places each.
 OF_PROCESS_MAX = 16
 

@@ -13,8 +13,6 @@ import numpy as np
 
 from bpfleakd.kernel import abi
 
-__all__ = ["OperandKind", "packed_operands"]
-
 
 class OperandKind(IntEnum):
     """enum operand_kind of bpf/abi.h."""

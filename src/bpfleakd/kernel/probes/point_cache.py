@@ -21,8 +21,6 @@ from bpfleakd.kernel.file_cache import FileCache
 from bpfleakd.kernel.probes.points import FunctionProbe, SearchedFile, WantedFunction, search_file
 from bpfleakd.sandbox.helpers import Helpers
 
-__all__ = ["ProbePointCache"]
-
 # Increment this whenever the same file gives other points.
 _FORMAT_VERSION = 4
 

@@ -44,16 +44,6 @@ from bpfleakd.unwind.function_starts import function_starts
 if TYPE_CHECKING:
     from bpfleakd.kernel.probes.prologue import Instruction
 
-__all__ = [
-    "JOBS",
-    "FunctionProbe",
-    "SearchedFile",
-    "WantedFunction",
-    "prepare",
-    "search",
-    "search_file",
-]
-
 JOBS = ("search",)
 
 _LONGEST_FUNCTION_BYTES = 64 * 1024

@@ -18,25 +18,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from bpfleakd.kernel.abi import ARGUMENT_REGISTERS
 
 if TYPE_CHECKING:
     import capstone
-    from capstone import CsInsn as Instruction
 
-__all__ = [
-    "Instruction",
-    "JumpTarget",
-    "argument_registers",
-    "choose_probe_point",
-    "instructions",
-    "is_harmless",
-    "jump_target",
-    "prologue",
-    "transfers",
-]
+    Instruction: TypeAlias = capstone.CsInsn
 
 # The prologue has at most this many instructions.
 _LONGEST_PROLOGUE = 16

@@ -35,8 +35,6 @@ from msgspec import Struct
 from bpfleakd.kernel import bpf
 from bpfleakd.kernel.mounts import ensure_tracefs
 
-__all__ = ["FileKey", "SharedPoint", "SharedProbes", "group_of", "remove_events"]
-
 FileKey: TypeAlias = tuple[int, int]
 """Device and inode of a file."""
 

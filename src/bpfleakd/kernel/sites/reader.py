@@ -17,8 +17,6 @@ from bpfleakd.kernel import abi, bpf
 from bpfleakd.kernel.process_slots import ProcessSlots
 from bpfleakd.kernel.ring import RingReader
 
-__all__ = ["SiteReader", "whole_blocks"]
-
 # Looking a site up costs as much as reading this many in a row.
 _LOOKUP_COST = 5
 

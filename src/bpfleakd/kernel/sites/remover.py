@@ -20,8 +20,6 @@ from bpfleakd.kernel import abi, bpf
 from bpfleakd.kernel.process_slots import ProcessSlots
 from bpfleakd.kernel.sites.reader import whole_blocks
 
-__all__ = ["SiteRemover"]
-
 StackIds = NDArray[np.uint64]
 
 # A change is read with the next reading or the one after (sites/reader.py), so older ones have been read.

@@ -16,8 +16,6 @@ from bpfleakd.kernel.unwind_tables.shards import Piece
 from bpfleakd.unwind.managed_code import CodeRange
 from bpfleakd.unwind.rules import GAP_NUMBER, UnwindRule
 
-__all__ = ["TableMapping", "mapping_rows"]
-
 # A row of UNWIND_MAPPINGS: start, end, bias, shard, gap_rule, index_base.
 _Entry: TypeAlias = tuple[int, int, int, int, int, int]
 

@@ -16,8 +16,6 @@ from msgspec import Struct
 from bpfleakd.kernel import abi, bpf
 from bpfleakd.unwind.table import PAGE_BITS, PAGE_BYTES, UnwindTable
 
-__all__ = ["Piece", "Shards", "StoreFull"]
-
 _WHOLE = (0, abi.UNWIND_SHARD_WORDS)
 
 

@@ -28,8 +28,6 @@ from bpfleakd.unwind.managed_code import CodeRange
 from bpfleakd.unwind.rules import GAP, PACKED_RULE_BYTES, RuleSet, unpack
 from bpfleakd.unwind.table import UnwindTable
 
-__all__ = ["IDLE_WORDS_MAX", "OF_OTHERS", "UnwindStore"]
-
 # 8 MB: the libraries of some dozens of programs.
 IDLE_WORDS_MAX = 2 << 20
 

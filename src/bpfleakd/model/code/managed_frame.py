@@ -12,8 +12,6 @@ from msgspec import Struct
 
 from bpfleakd.model.code.stack_hash import hash_word
 
-__all__ = ["CHECK_BITS", "ManagedFrame", "check_of", "frame_places", "is_address", "managed_frames"]
-
 _OBJECT, _POSITION = 2, 3
 _KIND_SHIFT = 61
 _ADDRESS_BITS, CHECK_BITS = 47, 14

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-__all__ = ["HUGE_PAGES", "CodeMapping", "LoadedCode", "Mapping"]
-
 HUGE_PAGES = "/anon_hugepage"
 """The path of anonymous memory in huge pages (MAP_HUGETLB)."""
 

@@ -11,8 +11,6 @@ from msgspec import Struct
 from bpfleakd.model.code.managed_frame import ManagedFrame
 from bpfleakd.model.code.stack import FrameKind
 
-__all__ = ["FrameNames", "ManagedNames", "Method", "MethodSource", "dotnet_assembly", "methods_bytes"]
-
 # A type and a method follow the assembly; they do not follow the bracket of an array or a generic type.
 _DOTNET_ASSEMBLY = re.compile(r"(?:^| )\[([^\[\]/]{1,256})\] (?=[^()]*::)")
 

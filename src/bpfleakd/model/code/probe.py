@@ -6,8 +6,6 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-__all__ = ["FunctionRole", "ProbeCost", "ProbedFunction"]
-
 
 class FunctionRole(StrEnum):
     """What a probed function does with its arguments, and hence what the BPF program does."""

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-__all__ = ["PythonWalk"]
-
 
 class PythonWalk(Struct, frozen=True):
     """struct python of bpf/abi.h; `loops` are the (start, end) of the evaluation loop's code."""

@@ -6,8 +6,6 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-__all__ = ["Frame", "FrameKind", "NamedStack", "RawStack", "Stack", "StackEnd"]
-
 
 class FrameKind(StrEnum):
     """The source of an address' name."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["hash_word"]
-
 _MURMUR = 0xC6A4A7935BD1E995
 _WORD_MASK = (1 << 64) - 1
 

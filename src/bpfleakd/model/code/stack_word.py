@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["address_of", "code_number"]
-
 _ADDRESS_BITS = 47
 
 

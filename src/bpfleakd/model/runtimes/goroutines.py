@@ -6,8 +6,6 @@ from msgspec import Struct
 
 from bpfleakd.model.verdict import Verdict
 
-__all__ = ["GoroutineGroup"]
-
 
 class GoroutineGroup(Struct, frozen=True):
     """Goroutines that were started at the same place.

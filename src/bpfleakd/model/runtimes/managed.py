@@ -8,8 +8,6 @@ from msgspec import Struct
 
 from bpfleakd.model.verdict import Verdict
 
-__all__ = ["AreaKind", "ManagedHeap", "RuntimeArea", "TypeFigures", "TypeRow", "TypesPrice", "TypesReport"]
-
 
 class TypeFigures(Struct, frozen=True):
     """Objects of one type. `live_count` is None if only their bytes are known, from samples.

@@ -4,15 +4,6 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-__all__ = [
-    "HeapSample",
-    "HeapSamplePrice",
-    "NamesReport",
-    "RequestedNames",
-    "SampledFunction",
-    "UnnamedFrames",
-]
-
 
 class UnnamedFrames(Struct, frozen=True):
     """How many frames of a file have no name; `module` is None for memory outside of files."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-__all__ = ["Survivor", "SurvivorLine", "SurvivorsPrice", "SurvivorsReport", "longest_s"]
-
 _TIMES_MAX, _LONGEST_S = 6, 300.0
 
 

@@ -16,8 +16,6 @@ from bpfleakd.elf.image import ElfImage
 from bpfleakd.process.files.mapped_files import open_of_root
 from bpfleakd.process.files.rooted_open import TargetRoot, root_of
 
-__all__ = ["debug_file_for_all", "debug_file_in_root", "has_our_root"]
-
 
 def has_our_root(pid: int) -> bool:
     """Whether a process sees the same file systems as the daemon; False if that is unknown."""

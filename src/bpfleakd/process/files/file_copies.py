@@ -16,8 +16,6 @@ import time
 from bpfleakd.process.files.local_devices import is_kernels_own
 from bpfleakd.process.reading.server import file_system
 
-__all__ = ["copy_of_slow_file", "is_slow", "sealed_copy"]
-
 OWN_BYTES_MAX = 256 << 20
 ALL_BYTES_MAX = 512 << 20
 # A slower server would occupy a thread for too long.

@@ -16,8 +16,6 @@ import os
 import select
 from collections.abc import Sequence
 
-__all__ = ["LocalDevices", "device_number", "is_kernels_own"]
-
 _MOUNTS = ("/proc/self/mountinfo", "/proc/1/mountinfo")
 _TYPES = frozenset(
     (

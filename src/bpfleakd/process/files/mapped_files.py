@@ -33,17 +33,6 @@ from bpfleakd.process.files.slow_files import SlowFiles
 from bpfleakd.process.mappings import mapped_by_address
 from bpfleakd.process.reading.reads import reads
 
-__all__ = [
-    "FileContent",
-    "FileKey",
-    "OpenedFile",
-    "open_mapped",
-    "open_mapped_waiting",
-    "open_of_root",
-    "open_unchanged",
-    "rest",
-]
-
 # Larger files of other users are not copied: each process reads them for itself.
 COPIED_BYTES_MAX = 64 << 20
 # Digesting more takes longer than a second.

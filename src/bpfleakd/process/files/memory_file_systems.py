@@ -12,8 +12,6 @@ from pathlib import Path
 from bpfleakd.model.address_space import MappingUsage
 from bpfleakd.process.reading.reads import read_file
 
-__all__ = ["memory_devices"]
-
 PROC = Path("/proc")
 _TYPES = frozenset(("tmpfs", "ramfs", "hugetlbfs"))
 # A process may have any number of mounts: this is some 100,000.

@@ -18,8 +18,6 @@ from bpfleakd.model.code.mapping import Mapping as MemoryMapping
 from bpfleakd.process.files.mapped_files import OpenedFile, open_mapped
 from bpfleakd.process.process import instance_of
 
-__all__ = ["CodeFile", "ProcessCode", "open_code", "program_of"]
-
 log = structlog.get_logger()
 
 # Per process; Chromium and LibreOffice have some 300.

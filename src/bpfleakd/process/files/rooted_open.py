@@ -22,8 +22,6 @@ from bpfleakd.process.files.local_devices import LocalDevices, is_kernels_own
 from bpfleakd.process.reading.reads import reads
 from bpfleakd.process.reading.server import open_in_root
 
-__all__ = ["TargetRoot", "open_below", "reopen_regular", "root_of"]
-
 _PROC = Path("/proc")
 _PATH_MAX_BYTES = 4096
 

@@ -19,8 +19,6 @@ from typing import Generic, TypeVar
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.reading.patience import Patience, instance_now
 
-__all__ = ["SlowFiles"]
-
 T = TypeVar("T")
 
 WAIT_S = 0.05

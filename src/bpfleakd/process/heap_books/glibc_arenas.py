@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.remote_memory import RemoteMemory
 
-__all__ = ["BEHIND_BINS_BYTES", "BINS", "GlibcArena", "arenas_of", "variables"]
-
 BINS = 127
 _WORD = 8
 _BIN_BYTES = 2 * _WORD * BINS

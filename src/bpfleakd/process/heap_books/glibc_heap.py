@@ -19,8 +19,6 @@ from bpfleakd.model.code.mapping import HUGE_PAGES, Mapping
 from bpfleakd.process.heap_books.glibc_arenas import BEHIND_BINS_BYTES, BINS, GlibcArena, arenas_of
 from bpfleakd.process.remote_memory import ListElements, RemoteMemory
 
-__all__ = ["FREE_CHUNKS_MAX", "FreeKind", "GlibcHeap", "read_glibc_heap"]
-
 FREE_CHUNKS_MAX = 200_000
 # Heaps of all arenas: a process may pretend to have any number.
 _HEAPS_MAX = 16_384

@@ -18,8 +18,6 @@ from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.heap_books.glibc_arenas import variables
 from bpfleakd.process.remote_memory import RemoteMemory
 
-__all__ = ["TcmallocHeap", "read_tcmalloc_heap"]
-
 _WORDS = 11
 _PAGE_BYTES = 4096
 # In the order of PageHeap::Stats.

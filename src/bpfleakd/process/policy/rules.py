@@ -23,8 +23,6 @@ from msgspec.structs import fields
 
 from bpfleakd.model.process import TracingMode
 
-__all__ = ["Decision", "Match", "Policy", "Rule", "Subject"]
-
 
 class Subject(Protocol):
     """The attributes of a process that rules use. A missing text is None; `uid` is the effective one."""

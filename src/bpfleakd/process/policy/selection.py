@@ -14,8 +14,6 @@ from bpfleakd.process.policy.rules import Match, Policy, Rule
 from bpfleakd.process.policy.subject import ProcSubject
 from bpfleakd.process.processes import list_processes
 
-__all__ = ["selected_pids"]
-
 PROC = Path("/proc")
 
 

@@ -13,8 +13,6 @@ from bpfleakd.process.process import is_hosts_init
 from bpfleakd.process.processes import ProcessStat
 from bpfleakd.process.reading.reads import read_file
 
-__all__ = ["ProcSubject"]
-
 PROC = Path("/proc")
 _CMDLINE_BYTES = 4096
 

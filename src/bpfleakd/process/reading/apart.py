@@ -33,8 +33,6 @@ from bpfleakd.process.reading.reads import using
 from bpfleakd.process.reading.server import BUFFER_BYTES, PAYLOAD_BYTES_MAX
 from bpfleakd.process.reading.server_link import Ended, NoAnswer, ServerLink
 
-__all__ = ["ReadsApart", "read_apart"]
-
 T = TypeVar("T")
 _Wait = Callable[[float], bool]
 

@@ -20,8 +20,6 @@ from msgspec import Struct
 from bpfleakd.errors import NoSuchProcess
 from bpfleakd.process.process import instance_of
 
-__all__ = ["Patience", "instance_now"]
-
 OWN_S = 0.25
 OWN_SHARE = 0.01
 COMMON_S = 0.4

@@ -19,8 +19,6 @@ from typing import Protocol
 
 from bpfleakd.process.reading.server import BUFFER_BYTES, Words, file_system, open_in_root, read_words
 
-__all__ = ["Reads", "TargetFile", "read_file", "read_pieces", "reads", "silent_note", "using"]
-
 _PIECE_BYTES = 16
 
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from bpfleakd import errors
 
-__all__ = ["reading"]
-
 
 @contextmanager
 def reading(pid: int, path: Path) -> Iterator[None]:

@@ -15,8 +15,6 @@ from pathlib import Path
 
 from bpfleakd.process.reading import server
 
-__all__ = ["Ended", "NoAnswer", "ServerLink"]
-
 # How often a late reply is checked; a wait below half of this is not charged.
 _SLICE_S = 0.02
 _SLOW_NS = 10_000_000

@@ -17,8 +17,6 @@ from bpfleakd.runtimes.cpython.layout import CPythonLayout
 from bpfleakd.runtimes.cpython.line_table import line_at
 from bpfleakd.runtimes.cpython.texts import TextReader
 
-__all__ = ["CodeObject", "CodeObjectReader", "ObjectTypes", "hash_of"]
-
 _LENGTH = 16  # PyVarObject.ob_size
 _BYTES_DATA = 32  # PyBytesObject.ob_sval
 # A word of the walker cannot express a place beyond 16,383 units of bytecode (frames.py). Each entry covers

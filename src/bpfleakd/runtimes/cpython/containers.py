@@ -20,8 +20,6 @@ from bpfleakd.runtimes.cpython.dict_object import last_values
 from bpfleakd.runtimes.cpython.layout import CPythonLayout
 from bpfleakd.runtimes.cpython.object_types import Objects, TypeNames
 
-__all__ = ["Container", "containers_in", "value_types"]
-
 # The offsets of the number of values, and of the pointer to their block.
 _FIELDS = {"list": (16, 24), "dict": (16, 32), "set": (24, 40), "deque": (16, 32)}
 # Below that, the values of a list are in pools too, and the function that makes it grow is invisible.

@@ -8,8 +8,6 @@ from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.cpython.layout import CPythonLayout
 from bpfleakd.runtimes.cpython.texts import TextReader
 
-__all__ = ["find_text_value", "last_values"]
-
 _MA_KEYS = 32
 # A class has __module__ among its first names.
 _ENTRIES_MAX = 16

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.named_symbols import find_symbols
 
-__all__ = ["code_ranges"]
-
 _LOOP = "_PyEval_EvalFrameDefault"
 _SIZE_MAX_BYTES = 4 << 20
 _RANGES_MAX = 4

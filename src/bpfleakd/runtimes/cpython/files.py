@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["module_of"]
-
 # <frozen importlib._bootstrap>, <frozen zipimport>; and code that typing, dataclasses or collections
 # generate.
 _OWN = re.compile(r"<frozen [\w.]+>|<shim>|<__array_function__ internals>")

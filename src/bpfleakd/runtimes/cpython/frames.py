@@ -21,8 +21,6 @@ from bpfleakd.runtimes.cpython.files import module_of
 from bpfleakd.symbols.bounded_cache import BoundedCache
 from bpfleakd.symbols.installed_code import is_installed_script
 
-__all__ = ["PYTHON_FRAME", "ArenaCode", "PythonFrames", "code_address"]
-
 # bpf/abi.h; kernel/abi.py mirrors it, and a test compares these with it.
 PYTHON_FRAME = 1 << 63
 _CODE_SHIFT, _UNIT_BITS, _CHECK_BITS = 20, 14, 6

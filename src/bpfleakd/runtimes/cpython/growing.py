@@ -19,8 +19,6 @@ from msgspec import Struct
 
 from bpfleakd.runtimes.cpython.containers import Container
 
-__all__ = ["GrowingContainer", "GrowingContainers"]
-
 _RISES_MIN = 4
 _RISES_SHARE = 0.6
 # After this many readings without an increase, growth has stopped.

@@ -15,8 +15,6 @@ from bpfleakd.runtimes.cpython.code_object import ObjectTypes
 from bpfleakd.runtimes.cpython.containers import Container
 from bpfleakd.runtimes.cpython.layout import CPythonLayout
 
-__all__ = ["HeapReading", "HeapRequest", "HeapTarget", "ReadingChild", "ask", "started"]
-
 ReadingChild: TypeAlias = Child
 _WORKER = "bpfleakd.runtimes.cpython.heap_worker"
 

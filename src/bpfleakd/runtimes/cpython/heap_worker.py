@@ -25,8 +25,6 @@ from bpfleakd.runtimes.cpython.large_objects import large_objects
 from bpfleakd.runtimes.cpython.object_types import NO_OBJECT, TypeNames
 from bpfleakd.runtimes.cpython.pools import Pools, find_pools, pool_bytes, read_pools
 
-__all__: list[str] = []
-
 _CONTAINERS_MAX = 4_096
 _TYPES_MAX = 10_000
 # Leaves time for the threads to continue one by one.

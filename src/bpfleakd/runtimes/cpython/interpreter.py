@@ -27,8 +27,6 @@ from bpfleakd.runtimes.cpython.evaluation_loop import code_ranges
 from bpfleakd.runtimes.cpython.layout import DEBUG_OFFSETS_BYTES, CPythonLayout, layout_of, stated_layout
 from bpfleakd.runtimes.runtime import NotStarted
 
-__all__ = ["Interpreter", "UntrustedInterpreter", "find_interpreter", "may_hold_interpreter", "thread_states"]
-
 _RUNTIME, _LOOP, _VERSION = "_PyRuntime", "_PyEval_EvalFrameDefault", "Py_Version"
 _TYPES = ("PyCode_Type", "PyUnicode_Type", "PyBytes_Type", "PyType_Type")
 _NEEDED = {_RUNTIME, _LOOP, *_TYPES}

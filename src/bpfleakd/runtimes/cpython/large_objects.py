@@ -21,8 +21,6 @@ from bpfleakd.runtimes.cpython.layout import CPythonLayout
 from bpfleakd.runtimes.cpython.object_types import TypeNames
 from bpfleakd.runtimes.cpython.pools import find_pools, is_anonymous, pool_bytes
 
-__all__ = ["cover_others", "large_objects"]
-
 _POOL_BLOCK_MAX = 512
 _READ_MAX_BYTES = 2 << 30
 _SIZE_MAX_BYTES = 1 << 40

@@ -14,15 +14,6 @@ from enum import IntEnum
 from msgspec import Struct
 from msgspec.structs import replace
 
-__all__ = [
-    "DEBUG_OFFSETS_BYTES",
-    "CPythonLayout",
-    "EntryKind",
-    "InstructionKind",
-    "layout_of",
-    "stated_layout",
-]
-
 
 class InstructionKind(IntEnum):
     """How a frame gives its current instruction. bpf/abi.h enum python_instruction."""

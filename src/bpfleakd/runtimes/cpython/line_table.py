@@ -8,8 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-__all__ = ["line_at"]
-
 # The beginning of an entry.
 _HEAD = re.compile(rb"[\x80-\xff]")
 _LINE_BYTES_3_9 = 2

@@ -33,8 +33,6 @@ from bpfleakd.runtimes.cpython.heap_reading import (
 from bpfleakd.runtimes.cpython.turns import ReadingTurns
 from bpfleakd.runtimes.runtime import LiveHeap, Retained, TypeCount
 
-__all__ = ["ObjectHeap"]
-
 log = structlog.get_logger()
 
 _NS_PER_S = 1_000_000_000

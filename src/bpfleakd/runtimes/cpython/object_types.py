@@ -24,8 +24,6 @@ from bpfleakd.runtimes.cpython.layout import CPythonLayout
 from bpfleakd.runtimes.cpython.pools import Pools
 from bpfleakd.runtimes.cpython.texts import TextReader
 
-__all__ = ["NO_OBJECT", "Objects", "TypeNames"]
-
 # PyTypeObject: the same from 3.9 to 3.14.
 _OB_TYPE, _TP_NAME, _TP_BASICSIZE, _TP_FLAGS, _TP_DICT = 8, 24, 32, 168, 264
 _TP_BASE, _TP_ITEMSIZE, _OB_SIZE = 256, 40, 16

@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.memory import MemoryPart, MemoryReader, written_parts
 
-__all__ = ["Pools", "arena_bytes", "find_pools", "is_anonymous", "pool_bytes", "read_pools"]
-
 _HEADER = np.dtype(
     [
         ("count", "<u8"),

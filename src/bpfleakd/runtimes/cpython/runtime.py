@@ -33,8 +33,6 @@ from bpfleakd.runtimes.cpython.types import PythonTypes
 from bpfleakd.runtimes.cpython.walker import python_walk
 from bpfleakd.runtimes.runtime import NotStarted
 
-__all__ = ["CPython", "detect_cpython"]
-
 PROC = Path("/proc")
 
 # Files without an interpreter: a process with many libraries may load another one at any time.

@@ -7,8 +7,6 @@ import struct
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.cpython.layout import CPythonLayout
 
-__all__ = ["TextReader"]
-
 _OB_TYPE, _LENGTH, _STATE = 8, 16, 32
 _MAX_CHARACTERS = 4096
 _ENCODINGS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}

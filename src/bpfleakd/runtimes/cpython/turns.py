@@ -8,8 +8,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["ReadingTurns"]
-
 
 class ReadingTurns:
     """A lock that threads get in the order of their requests, which threading.Lock does not guarantee."""

@@ -8,8 +8,6 @@ from bpfleakd import errors
 from bpfleakd.runtimes.cpython.heap_reading import HeapRequest, HeapTarget, ask, started
 from bpfleakd.runtimes.runtime import RuntimeFailure, TypeCount
 
-__all__ = ["PythonTypes"]
-
 _STOP_S = 0.3
 _TIMEOUT_S = 120.0
 

@@ -8,8 +8,6 @@ from bpfleakd.model.code.python_walk import PythonWalk
 from bpfleakd.runtimes.cpython.interpreter import Interpreter
 from bpfleakd.runtimes.cpython.layout import CPythonLayout, EntryKind
 
-__all__ = ["python_walk"]
-
 # struct python of bpf/abi.h has 16 bits for an offset, and the walker reads this much of a frame at most.
 _OFFSET_MAX = 0xFFFE
 _FRAME_BYTES_MAX = 128

@@ -19,8 +19,6 @@ from bpfleakd.runtimes.dotnet.stream_jobs import ALLOCATIONS_JOB, Allocated
 from bpfleakd.runtimes.runtime import Retained
 from bpfleakd.sandbox.helpers import Helpers
 
-__all__ = ["DotnetAllocations"]
-
 _NS_PER_S = 1_000_000_000
 # GC at the level of AllocationTick; GCHeapSurvivalAndMovement.
 _SAMPLES = Provider(0x1 | 0x40_0000, 5)

@@ -9,8 +9,6 @@ from msgspec import Struct
 
 from bpfleakd.runtimes.dotnet.portable_pdb import BadDebugInformation
 
-__all__ = ["DebugDirectory", "debug_directory"]
-
 _PE32, _PE32_PLUS = 0x10B, 0x20B
 # The offset of the data directories in the optional header, and the index of this one.
 _DIRECTORIES = {_PE32: 96, _PE32_PLUS: 112}

@@ -31,8 +31,6 @@ from bpfleakd.process.environment import read_environment
 from bpfleakd.process.files.rooted_open import TargetRoot, root_of
 from bpfleakd.runtimes.runtime import RuntimeFailure
 
-__all__ = ["DiagnosticsError", "Endpoint", "Provider", "Session", "find_endpoint"]
-
 TIMEOUT_S = 5.0
 RUNTIME_PROVIDER = "Microsoft-Windows-DotNETRuntime"
 

@@ -13,8 +13,6 @@ from collections.abc import Iterable
 
 from bpfleakd.runtimes.dotnet.nettrace import Event
 
-__all__ = ["HELD_S", "EventOrder"]
-
 # Longer than a runtime buffers, also on a busy machine.
 HELD_S = 0.5
 _HELD_NS = int(HELD_S * 1e9)

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from bpfleakd.runtimes.dotnet.diagnostics import DiagnosticsError, Session
-from bpfleakd.sandbox.helpers import AnswerStream, HelperFailed, Helpers, JobFailed
-
-__all__ = ["EventStream"]
+from bpfleakd.sandbox.answer_stream import AnswerStream
+from bpfleakd.sandbox.channel import HelperFailed, JobFailed
+from bpfleakd.sandbox.helpers import Helpers
 
 T = TypeVar("T")
 

@@ -17,21 +17,6 @@ from numpy.typing import NDArray
 
 from bpfleakd.runtimes.dotnet.nettrace import BadNettrace, Event, read_text
 
-__all__ = [
-    "AllocationTick",
-    "HeapStats",
-    "IlMap",
-    "LoadedMethod",
-    "allocation_tick",
-    "heap_nodes",
-    "heap_stats",
-    "il_map",
-    "method",
-    "moved_ranges",
-    "surviving_ranges",
-    "type_names",
-]
-
 # Microsoft-Windows-DotNETRuntime
 GC_START, GC_END, GC_HEAP_STATS = 1, 2, 4
 # The kind of collection that lets the program continue.

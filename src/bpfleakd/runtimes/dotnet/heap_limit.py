@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-__all__ = ["hard_limit_bytes"]
-
 _NAME = b"GCHeapHardLimit"
 # Since .NET 5, which still accepts the older one.
 _PREFIXES, _OLDER_PREFIXES = (b"DOTNET_", b"COMPlus_"), (b"COMPlus_",)

@@ -10,10 +10,9 @@ from collections.abc import Callable, Sequence
 from bpfleakd.runtimes.dotnet.diagnostics import DiagnosticsError, Endpoint, Provider
 from bpfleakd.runtimes.dotnet.stream_jobs import HEAP_TYPES_JOB, ROWS_AT_A_TIME, CountedTypes
 from bpfleakd.runtimes.runtime import TypeCount
-from bpfleakd.sandbox.helpers import HelperFailed, Helpers
+from bpfleakd.sandbox.channel import HelperFailed
+from bpfleakd.sandbox.helpers import Helpers
 from bpfleakd.symbols.dotnet_names import type_name
-
-__all__ = ["DotnetTypes"]
 
 # GC, GCHeapDump, Type, GCHeapAndTypeNames: the walk begins with a session that has them.
 _WALK = Provider(0x198_0001, 5)

@@ -12,8 +12,6 @@ import numpy as np
 from bpfleakd.runtimes.dotnet import events
 from bpfleakd.runtimes.dotnet.nettrace import NettraceReader
 
-__all__ = ["HeapWalk"]
-
 _IS_ARRAY = 0x8
 _NAMES_MAX = 200_000
 

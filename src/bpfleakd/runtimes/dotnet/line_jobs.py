@@ -17,8 +17,6 @@ from bpfleakd.runtimes.dotnet.assembly import debug_directory
 from bpfleakd.runtimes.dotnet.portable_pdb import BadDebugInformation, PortablePdb, SequencePoint
 from bpfleakd.sandbox.orders import Answers
 
-__all__ = ["JOBS", "LINES_JOB", "POINT", "MethodLines", "prepare"]
-
 JOBS = ("lines",)
 LINES_JOB = f"{__name__}:lines"
 

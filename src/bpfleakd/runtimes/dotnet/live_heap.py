@@ -10,8 +10,6 @@ from bpfleakd.runtimes.dotnet.stream_jobs import COLLECTIONS_JOB, Collected
 from bpfleakd.runtimes.runtime import LiveHeap
 from bpfleakd.sandbox.helpers import Helpers
 
-__all__ = ["DotnetLiveHeap"]
-
 _GC_KEYWORD, _INFORMATIONAL = 0x1, 4
 _BUFFER_MIB = 1
 

@@ -12,9 +12,8 @@ from msgspec import Struct
 
 from bpfleakd.runtimes.dotnet.diagnostics import TIMEOUT_S, DiagnosticsError, Endpoint, Provider
 from bpfleakd.runtimes.dotnet.stream_jobs import ROWS_AT_A_TIME, RUNDOWN_JOB, CodePart, RundownPart
-from bpfleakd.sandbox.helpers import HelperFailed, Helpers
-
-__all__ = ["Methods", "take_rundown"]
+from bpfleakd.sandbox.channel import HelperFailed
+from bpfleakd.sandbox.helpers import Helpers
 
 _BUFFER_MIB = 64
 _QUIET = Provider(keywords=0, level=0)

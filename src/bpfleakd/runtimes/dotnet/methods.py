@@ -32,8 +32,6 @@ from bpfleakd.symbols.jit_index import JitIndex
 from bpfleakd.symbols.jit_modules import JitModules
 from bpfleakd.turns import Turns
 
-__all__ = ["DotnetMethods", "MethodTable"]
-
 log = structlog.get_logger()
 
 _NS_PER_S = 1_000_000_000

@@ -16,8 +16,6 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-__all__ = ["BadNettrace", "Event", "NettraceReader"]
-
 BLOCK_LIMIT_BYTES = 16 << 20
 _METADATA_MAX = 10_000
 _STACKS_MAX = 200_000

@@ -16,8 +16,6 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-__all__ = ["BadDebugInformation", "PortablePdb", "SequencePoint"]
-
 ID_BYTES = 20
 _SIGNATURE = b"BSJB"
 _STREAMS_MAX = 16

@@ -16,8 +16,6 @@ from msgspec import Struct
 from bpfleakd.runtimes.dotnet import events
 from bpfleakd.runtimes.dotnet.nettrace import BadNettrace, NettraceReader
 
-__all__ = ["Code", "Rundown", "parse_rundown"]
-
 _METHODS_MAX = 200_000
 _MAPPED_OFFSETS_MAX = 1_000_000
 

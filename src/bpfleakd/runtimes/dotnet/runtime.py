@@ -22,8 +22,6 @@ from bpfleakd.runtimes.dotnet.methods import DotnetMethods
 from bpfleakd.runtimes.dotnet.source_lines import PdbLines
 from bpfleakd.sandbox.helpers import Helpers
 
-__all__ = ["DotnetRuntime", "detect_dotnet"]
-
 _LIBRARY = "libcoreclr.so"
 _SHARED_FRAMEWORK = re.compile(r"/shared/Microsoft\.NETCore\.App/(\d[\w.+-]{0,40})/")
 # The start time of .NET, tripled for a busy machine.

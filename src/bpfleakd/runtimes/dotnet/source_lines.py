@@ -18,9 +18,8 @@ from bpfleakd.process.files.rooted_open import TargetRoot
 from bpfleakd.runtimes.dotnet.line_jobs import LINES_JOB, POINT, MethodLines
 from bpfleakd.runtimes.dotnet.method_look import Methods
 from bpfleakd.runtimes.dotnet.stream_jobs import CodePart
-from bpfleakd.sandbox.helpers import HelperFailed, Helpers
-
-__all__ = ["LineSource", "Lines", "LinesOfMethods", "PdbLines"]
+from bpfleakd.sandbox.channel import HelperFailed
+from bpfleakd.sandbox.helpers import Helpers
 
 log = structlog.get_logger()
 

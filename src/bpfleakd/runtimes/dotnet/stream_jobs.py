@@ -28,21 +28,6 @@ from bpfleakd.runtimes.dotnet.rundown import parse_rundown
 from bpfleakd.runtimes.dotnet.survivors import SampledSurvivors
 from bpfleakd.sandbox.orders import Answers
 
-__all__ = [
-    "ALLOCATIONS_JOB",
-    "COLLECTIONS_JOB",
-    "HEAP_TYPES_JOB",
-    "JOBS",
-    "ROWS_AT_A_TIME",
-    "RUNDOWN_JOB",
-    "Allocated",
-    "CodePart",
-    "Collected",
-    "CountedTypes",
-    "RundownPart",
-    "prepare",
-]
-
 JOBS = ("rundown", "collections", "allocations", "heap_types")
 RUNDOWN_JOB, COLLECTIONS_JOB, ALLOCATIONS_JOB, HEAP_TYPES_JOB = (f"{__name__}:{job}" for job in JOBS)
 

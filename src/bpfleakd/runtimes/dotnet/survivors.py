@@ -33,8 +33,6 @@ from bpfleakd.runtimes.dotnet import events
 from bpfleakd.runtimes.dotnet.nettrace import Event
 from bpfleakd.runtimes.runtime import Retained
 
-__all__ = ["SampledSurvivors"]
-
 _OLDEST = 2
 # Growth counts samples taken in this first part of the time until a full collection.
 _PROVEN_SHARE = 0.5

@@ -26,8 +26,6 @@ from numpy.typing import NDArray
 
 from bpfleakd.runtimes.go.memory import ProcessMemory
 
-__all__ = ["BucketList"]
-
 _WORD_BYTES, _WORD_SHIFT = 8, 3
 _HEADER_WORDS = 6
 _ALL_NEXT, _KIND, _SIZE, _DEPTH = 1, 2, 4, 5

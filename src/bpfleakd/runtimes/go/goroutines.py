@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from bpfleakd.printable import printable, shortened
 from bpfleakd.runtimes.go.memory import ProcessMemory, Records
 
-__all__ = ["GOROUTINES_MAX", "GoroutineReading", "Goroutines", "StartPlace"]
-
 GOROUTINES_MAX = 200_000
 _WORD_BYTES = 8
 _RECORD_WORDS = 42

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from bpfleakd.runtimes.go.bucket_list import BucketList
 from bpfleakd.runtimes.go.memory import ProcessMemory, Records
 
-__all__ = ["BUCKETS_MAX", "GoHeapProfile", "SampledBuckets"]
-
 BUCKETS_MAX = 500_000
 _FLUSHED = 1
 # A reading is consistent if the next one is equal; after this many it is used anyway, since a program may

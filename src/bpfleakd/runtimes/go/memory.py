@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from bpfleakd import errors
 from bpfleakd.process.reading.reads import TargetFile
 
-__all__ = ["ProcessMemory", "Records"]
-
 PROC = Path("/proc")
 
 # Structures this close together are read together: a system call costs as much as copying some kilobytes.

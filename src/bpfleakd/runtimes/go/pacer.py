@@ -12,8 +12,6 @@ from msgspec import Struct
 
 from bpfleakd.runtimes.go.memory import ProcessMemory
 
-__all__ = ["Pacer", "Pacing", "find_pacer"]
-
 _WORD_BYTES = 8
 _HEAP_MINIMUM_BYTES = 4 << 20
 _NO_LIMIT = (1 << 63) - 1

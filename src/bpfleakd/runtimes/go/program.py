@@ -29,8 +29,6 @@ from bpfleakd.runtimes.go.variables import Variables, find_variables
 from bpfleakd.symbols.bounded_cache import BoundedCache
 from bpfleakd.symbols.go.code import GoCode, read_go_code
 
-__all__ = ["FoundGo", "GoModule", "GoProgram", "find_go", "find_more_go"]
-
 _BUCKETS_CHECKED, _STACKS_CHECKED = 1000, 100
 # A stack may begin in C code, or in code generated at run time.
 _STRANGE_SHARE = 0.2

@@ -17,8 +17,6 @@ from bpfleakd.errors import BadElf
 from bpfleakd.symbols.go.line_table import Function, LineTable
 from bpfleakd.symbols.go.module_data import ModuleData
 
-__all__ = ["Variables", "find_variables"]
-
 # mov disp32(%rip), %reg of 64 or 32 bits, and lea: opcode, ModRM with mod 00 and r/m 101.
 _LOAD_64 = re.compile(rb"[\x48\x4c]\x8b[\x05\x0d\x15\x1d\x25\x2d\x35\x3d](.{4})", re.DOTALL)
 _LOAD = re.compile(rb"\x8b[\x05\x0d\x15\x1d\x25\x2d\x35\x3d](.{4})", re.DOTALL)

@@ -34,8 +34,6 @@ from bpfleakd.process.proc_text import catches_signal
 from bpfleakd.process.process import ProcessInfo, read_process
 from bpfleakd.runtimes.runtime import RuntimeFailure
 
-__all__ = ["AttachError", "JavaAttach", "temporary_directory"]
-
 _PROC = Path("/proc")
 _TEMPORARY = "tmp"
 # The JVM looks for the file when it receives the signal; the JDK's own tools wait as long.

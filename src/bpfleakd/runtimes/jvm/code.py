@@ -29,8 +29,6 @@ from bpfleakd.runtimes.jvm.layout import JvmLayout
 from bpfleakd.runtimes.jvm.unwinding import code_tables
 from bpfleakd.unwind.table import UnwindTable
 
-__all__ = ["CodeReading", "JavaCode"]
-
 log = structlog.get_logger()
 
 _NS_PER_S = 1_000_000_000

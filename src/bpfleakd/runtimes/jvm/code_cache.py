@@ -23,8 +23,6 @@ from bpfleakd.process.memory import MemoryPart, MemoryReader, Pieces
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.jvm.layout import CodeLayout, JvmLayout
 
-__all__ = ["CodeCache", "CodeHeap", "CodeSnapshot", "is_same_code", "row_at"]
-
 _HEAPS_MAX = 8
 # All heaps together: 240 MB by default, 2 GB at most (-XX:ReservedCodeCacheSize).
 _HEAPS_MAX_BYTES = 2 << 30

@@ -7,8 +7,6 @@ digit.
 
 from __future__ import annotations
 
-__all__ = ["NumberReader", "line_table"]
-
 _LAST_BELOW = 192
 _DIGITS_MAX = 5
 _DIGIT_BITS = 6

@@ -16,8 +16,6 @@ from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.jvm.compressed import NumberReader
 from bpfleakd.runtimes.jvm.layout import DebugLayout
 
-__all__ = ["DebugInfo", "Scope"]
-
 _PC_DESC = np.dtype([("pc", "<i4"), ("scope", "<i4"), ("objects", "<i4"), ("flags", "<i4")])
 _PC_DESCS_MAX = 1 << 17
 _DEPTH_MAX = 64

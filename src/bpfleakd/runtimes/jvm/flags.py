@@ -7,8 +7,6 @@ import struct
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.jvm.layout import FlagLayout
 
-__all__ = ["read_flag", "read_size"]
-
 _FLAGS_MAX = 8_192
 
 

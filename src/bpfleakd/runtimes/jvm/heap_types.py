@@ -12,8 +12,6 @@ from bpfleakd.runtimes.jvm.attach import JavaAttach
 from bpfleakd.runtimes.jvm.java_names import class_name
 from bpfleakd.runtimes.runtime import TypeCount
 
-__all__ = ["JavaTypes", "histogram_rows"]
-
 _COMMAND = "GC.class_histogram -all"
 _TIMEOUT_S = 60.0
 # Measured: 0.8 s for 264 MB.

@@ -15,8 +15,6 @@ from bpfleakd.runtimes.jvm.compressed import line_table
 from bpfleakd.runtimes.jvm.java_names import file_name, java_method_name
 from bpfleakd.runtimes.jvm.layout import MethodLayout
 
-__all__ = ["JavaMethod", "MethodReader"]
-
 _SYMBOL_MAX_BYTES = 1_024
 _POOL_MAX = 1 << 16
 # A row has about two bytes, so this is enough for 8,000 lines of one method.

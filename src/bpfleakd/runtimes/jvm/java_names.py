@@ -14,8 +14,6 @@ import re
 
 from bpfleakd.printable import printable, shortened
 
-__all__ = ["class_name", "file_name", "java_method_name"]
-
 NAME_LIMIT_CHARACTERS = 512
 _HIDDEN = re.compile(r"[+/]0x[0-9a-f]{1,16}$")
 _NUMBERED = re.compile(r"(\$\$Lambda|\$Proxy|GeneratedMethodAccessor|GeneratedConstructorAccessor)(?:\$?\d+)")

@@ -11,18 +11,6 @@ from msgspec import Struct
 
 from bpfleakd.runtimes.jvm.vm_structs import VmStructs
 
-__all__ = [
-    "CONSTANTS",
-    "TYPES",
-    "CodeLayout",
-    "DebugLayout",
-    "FlagLayout",
-    "JvmLayout",
-    "MethodLayout",
-    "flags_of",
-    "layout_of",
-]
-
 TYPES = frozenset(
     {
         *("CodeCache", "CodeHeap", "HeapBlock", "HeapBlock::Header", "VirtualSpace", "CodeBlob"),

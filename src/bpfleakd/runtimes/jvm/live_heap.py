@@ -23,8 +23,6 @@ from msgspec import Struct
 from bpfleakd.model.runtimes.managed import AreaKind, RuntimeArea
 from bpfleakd.runtimes.runtime import LiveHeap
 
-__all__ = ["JavaLiveHeap"]
-
 _COLLECTOR = "sun.gc.collector"
 _OLD = "sun.gc.generation.1.space.0.used"
 _CAPACITIES = ("sun.gc.generation.0.capacity", "sun.gc.generation.1.capacity")

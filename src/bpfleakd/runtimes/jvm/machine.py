@@ -17,8 +17,6 @@ from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.jvm.layout import CONSTANTS, TYPES, FlagLayout, JvmLayout, flags_of, layout_of
 from bpfleakd.runtimes.jvm.vm_structs import EXPORTED, read_vm_structs
 
-__all__ = ["Machine", "Unsupported", "find_library", "read_machine"]
-
 _LIBRARY = "libjvm.so"
 _RELEASE_MAX_BYTES = 128
 _MAJOR = re.compile(r"(\d{1,3})")

@@ -13,8 +13,6 @@ from bpfleakd.runtimes.jvm.names import JavaNames
 from bpfleakd.unwind.managed_code import CodeRange
 from bpfleakd.unwind.table import UnwindTable
 
-__all__ = ["JavaFrames", "JavaMethods"]
-
 
 class JavaMethods:
     """Compiled code.

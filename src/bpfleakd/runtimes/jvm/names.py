@@ -23,8 +23,6 @@ from bpfleakd.runtimes.jvm.java_method import JavaMethod, MethodReader
 from bpfleakd.runtimes.jvm.layout import JvmLayout
 from bpfleakd.symbols.bounded_cache import BoundedCache
 
-__all__ = ["JavaNames", "shown"]
-
 _ADDRESSES_MAX = 65_536
 _METHODS_MAX = 32_768
 _BLOB_NAMES_MAX = 4_096

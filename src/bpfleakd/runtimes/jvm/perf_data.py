@@ -11,8 +11,6 @@ from collections.abc import Collection
 
 from bpfleakd.process.remote_memory import RemoteMemory
 
-__all__ = ["PerfData"]
-
 _PROLOGUE = struct.Struct("<IbbbbiiqII")
 _ENTRY = struct.Struct("<iiibbbbi")
 # As bytes in memory: it is written in the order of the host, and read so.

@@ -16,8 +16,6 @@ from bpfleakd.process.process import ProcessInfo
 from bpfleakd.runtimes.jvm.attach import JavaAttach
 from bpfleakd.runtimes.jvm.written_file import file_written
 
-__all__ = ["JavaPerfMap"]
-
 _PROC = Path("/proc")
 _COMMAND = "Compiler.perfmap"
 _TIMEOUT_S = 30.0

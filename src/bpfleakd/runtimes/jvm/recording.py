@@ -20,8 +20,6 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-__all__ = ["BadRecording", "Reference", "Resolver", "read_events"]
-
 _HEADER = struct.Struct(">4sHHqqqqqqqi")
 _MAGIC = b"FLR\0"
 _MAJOR = 2

@@ -20,8 +20,6 @@ from bpfleakd.runtimes.jvm.java_names import class_name, java_method_name
 from bpfleakd.runtimes.jvm.recording import Resolver, read_events
 from bpfleakd.sandbox.orders import Answers
 
-__all__ = ["JOBS", "OLD_OBJECTS_JOB", "OldObjects", "prepare"]
-
 JOBS = ("old_objects",)
 (OLD_OBJECTS_JOB,) = (f"{__name__}:{job}" for job in JOBS)
 

@@ -26,8 +26,6 @@ from bpfleakd.runtimes.jvm.survivors import JavaSurvivors
 from bpfleakd.sandbox.helpers import Helpers
 from bpfleakd.unwind.table import UnwindTable
 
-__all__ = ["JavaRuntime", "detect_jvm"]
-
 # The first version whose recordings accept the settings of single events on request.
 _SURVIVORS_SINCE = 17
 

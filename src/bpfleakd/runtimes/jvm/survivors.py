@@ -25,9 +25,8 @@ from bpfleakd.runtimes.jvm.attach import AttachError, JavaAttach
 from bpfleakd.runtimes.jvm.recording_jobs import OLD_OBJECTS_JOB, OldObjects
 from bpfleakd.runtimes.jvm.written_file import file_written
 from bpfleakd.runtimes.runtime import SampledLine, SampledSurvivor, SampledSurvivors
-from bpfleakd.sandbox.helpers import HelperFailed, Helpers
-
-__all__ = ["JavaSurvivors"]
+from bpfleakd.sandbox.channel import HelperFailed
+from bpfleakd.sandbox.helpers import Helpers
 
 # Garbage included. With a tenth of that alive, the largest part of a leak has a name.
 _ENOUGH = 64

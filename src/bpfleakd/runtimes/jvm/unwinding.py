@@ -27,8 +27,6 @@ from bpfleakd.unwind.rules import (
 )
 from bpfleakd.unwind.table import PAGE_BYTES, UnwindTable
 
-__all__ = ["code_tables"]
-
 _WORD_BYTES = 8
 _SAVED_RBP = -16
 _METHOD = -24

@@ -14,8 +14,6 @@ from msgspec import Struct
 
 from bpfleakd.process.remote_memory import RemoteMemory
 
-__all__ = ["EXPORTED", "VmStructs", "read_vm_structs"]
-
 _STRUCTS, _TYPES, _CONSTANTS = "gHotSpotVMStructs", "gHotSpotVMTypes", "gHotSpotVMIntConstants"
 _STRUCT_COLUMNS = ("TypeName", "FieldName", "IsStatic", "Offset", "Address")
 _TYPE_COLUMNS = ("TypeName", "Size")

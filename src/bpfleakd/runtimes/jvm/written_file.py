@@ -19,8 +19,6 @@ from bpfleakd.process.files.rooted_open import reopen_regular
 from bpfleakd.process.process import ProcessInfo
 from bpfleakd.runtimes.jvm.attach import AttachError, temporary_directory
 
-__all__ = ["file_written"]
-
 _PROC = Path("/proc")
 
 

@@ -29,8 +29,6 @@ from bpfleakd.symbols.bounded_cache import BoundedCache
 from bpfleakd.symbols.installed_code import is_installed_script
 from bpfleakd.unwind.managed_code import CodeRange, managed_rule
 
-__all__ = ["UNREADABLE", "V8Code"]
-
 UNREADABLE = Method("JS function")
 
 _FUNCTIONS_MAX = 32_768

@@ -11,8 +11,6 @@ from collections.abc import Iterator, Sequence
 
 from bpfleakd.model.code.mapping import Mapping
 
-__all__ = ["code_ranges"]
-
 # V8's kMaximalCodeRangeSize on x86-64: 128 MB, since 10.x 512 MB.
 _RESERVED_MAX_BYTES = 512 << 20
 

@@ -15,8 +15,6 @@ from msgspec.structs import fields
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.named_symbols import find_symbols
 
-__all__ = ["Constants", "UntrustedHeap", "read_constants", "read_version"]
-
 _PREFIX = "v8dbg_"
 _VERSION = [f"_ZN2v88internal7Version{name}E" for name in ("6major_", "6minor_", "6build_", "6patch_")]
 

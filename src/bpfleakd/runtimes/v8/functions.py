@@ -14,8 +14,6 @@ from msgspec import Struct
 from bpfleakd.printable import printable, shortened
 from bpfleakd.runtimes.v8.heap_objects import SMI_SHIFT, HeapObjects, is_object, is_small_integer
 
-__all__ = ["FunctionReader", "JsFunction"]
-
 _NAME_SHOWN, _FILE_SHOWN = 256, 1024
 _WORD_BYTES = 8
 # In a SharedFunctionInfo the number of the function follows the flags (shared-function-info.tq).

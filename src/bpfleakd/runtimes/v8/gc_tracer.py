@@ -25,18 +25,6 @@ from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.named_symbols import find_symbols
 from bpfleakd.process.remote_memory import RemoteMemory
 
-__all__ = [
-    "RING_BYTES",
-    "RING_SIZE",
-    "GcTracer",
-    "OtherObject",
-    "Ring",
-    "TracerLayout",
-    "TracerReading",
-    "find_tracer",
-    "read_layout",
-]
-
 _RINGS = (
     "_ZNK2v88internal8GCTracer37MarkCompactSpeedInBytesPerMillisecondEv",
     "_ZNK2v88internal8GCTracer53FinalIncrementalMarkCompactSpeedInBytesPerMillisecondEv",

@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.v8.constants import Constants
 
-__all__ = ["SMI_SHIFT", "HeapObjects", "is_object", "is_small_integer"]
-
 SMI_SHIFT = 32
 _OBJECT_TAG, _TAG_MASK = 1, 3
 # For a text composed of others or cut from others: the depth, and the number of parts.

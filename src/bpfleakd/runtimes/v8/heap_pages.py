@@ -14,8 +14,6 @@ from collections.abc import Iterable
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.remote_memory import RemoteMemory
 
-__all__ = ["HEADER", "PAGE_BYTES", "heaps_of"]
-
 PAGE_BYTES = 256 << 10
 # size, flags, heap, area start, area end, allocated bytes
 HEADER = struct.Struct("<6Q")

@@ -35,9 +35,8 @@ from bpfleakd.runtimes.v8.inspector_jobs import (
     Conversation,
 )
 from bpfleakd.runtimes.v8.signal_handles import handles_signal
-from bpfleakd.sandbox.helpers import HelperFailed, Helpers
-
-__all__ = ["InspectorError", "V8Inspector"]
+from bpfleakd.sandbox.channel import HelperFailed
+from bpfleakd.sandbox.helpers import Helpers
 
 _PROC = Path("/proc")
 _OPENING_TIMEOUT_S = 5.0

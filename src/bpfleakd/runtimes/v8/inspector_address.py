@@ -13,8 +13,6 @@ from pathlib import Path
 from bpfleakd.process.listeners import Listener
 from bpfleakd.runtimes.v8.node_options import read_options
 
-__all__ = ["UnknownAddress", "inspector_address"]
-
 _HOST, _PORT = "127.0.0.1", 9229
 _OPTION = re.compile(r"--(?:inspect(?:-brk|-wait|-port)?|debug-port)")
 _ADDRESS = re.compile(r"(?:(.*):)?(\d{1,5})|(.+)")

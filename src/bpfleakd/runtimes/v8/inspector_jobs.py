@@ -22,17 +22,6 @@ import msgspec
 from bpfleakd.runtimes.v8.websocket import BadConversation, WebSocket, WebSocketConnection
 from bpfleakd.sandbox.orders import Answers
 
-__all__ = [
-    "CLOSE_JOB",
-    "JOBS",
-    "SAMPLE_JOB",
-    "Alive",
-    "AliveFunctionRow",
-    "Closing",
-    "Conversation",
-    "prepare",
-]
-
 JOBS = ("sample_heap", "close_inspector")
 SAMPLE_JOB, CLOSE_JOB = (f"{__name__}:{job}" for job in JOBS)
 

@@ -22,8 +22,6 @@ from bpfleakd.runtimes.runtime import LiveHeap
 from bpfleakd.runtimes.v8.gc_tracer import GcTracer, OtherObject, Ring, TracerLayout, find_tracer
 from bpfleakd.runtimes.v8.heap_pages import heaps_of
 
-__all__ = ["V8LiveHeap"]
-
 # Worker threads come and go. Reading the 400 headers of 100 MB takes a millisecond.
 _FIND_EVERY_NS = 10_000_000_000
 # A reading in the middle of a change is inconsistent. After this many in a row, it is another object.

@@ -13,8 +13,6 @@ from pathlib import Path
 from bpfleakd.process.environment import read_environment
 from bpfleakd.process.reading.reads import read_file
 
-__all__ = ["Option", "old_space_limit_bytes", "read_options"]
-
 # The process controls this text, which is read within the tracing loop: the limit takes some milliseconds.
 # Longer options in the environment are not read.
 _COMMAND_LINE_MAX_BYTES = 64 << 10

@@ -23,8 +23,6 @@ from bpfleakd.runtimes.v8.node_options import old_space_limit_bytes, read_option
 from bpfleakd.runtimes.v8.source_lines import ScriptLines
 from bpfleakd.sandbox.helpers import Helpers
 
-__all__ = ["V8", "detect_v8"]
-
 _INLINED = (
     "JavaScript functions that V8 has inlined into their callers have no frames: "
     "their caller takes the blame (node --no-turbo-inlining keeps them apart)"

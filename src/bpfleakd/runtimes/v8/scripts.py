@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["file_of", "module_of"]
-
 _PACKAGE = re.compile(r"(?<=/node_modules/)((?:@[^/]+/)?[^/]+)/")
 _OWN = re.compile(r"node:[\w/.-]+|(?:evalmachine|internal)[\w/.:<>-]*")
 

@@ -21,8 +21,6 @@ from bpfleakd.process.files.mapped_files import open_mapped
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.remote_memory import RemoteMemory
 
-__all__ = ["SignalHandles", "find_loop_pointer", "handles_signal"]
-
 _MAYBE = re.compile(r"(?:^|/)(?:node(?:js)?|libnode|libuv)[^/]*$")
 
 _FUNCTION = "uv_default_loop"

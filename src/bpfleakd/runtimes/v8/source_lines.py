@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from bpfleakd.runtimes.v8.heap_objects import HeapObjects
 from bpfleakd.symbols.bounded_cache import BoundedCache
 
-__all__ = ["ScriptLines"]
-
 _SCRIPT_MAX_CHARACTERS = 16 << 20
 _REFILL_BYTES = 32 << 20
 _SCRIPTS_MAX = 256

@@ -14,8 +14,6 @@ import select
 import struct
 import time
 
-__all__ = ["BadConversation", "Closed", "WebSocket", "WebSocketConnection"]
-
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _HEADER_MAX_BYTES = 16 << 10
 _READ_BYTES = 1 << 16

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["TYPE_NAME_PREFIX", "class_name", "type_name_symbol"]
-
 # The demangler's input for a class name: the symbol of its type information's name.
 TYPE_NAME_PREFIX = "_ZTS"
 _READABLE_PREFIX = "typeinfo name for "

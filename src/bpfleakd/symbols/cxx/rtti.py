@@ -31,8 +31,6 @@ from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.memory import MemoryPart, MemoryReader
 from bpfleakd.process.remote_memory import RemoteMemory
 
-__all__ = ["ClassReader", "FoundClass", "VtableNames"]
-
 _WORD = 8
 # The part of a block to search: enough for the links and key of a map's node, and for the count of an array.
 _WORDS = 8

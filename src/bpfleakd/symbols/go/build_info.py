@@ -15,8 +15,6 @@ from bpfleakd.elf.image import ElfImage
 from bpfleakd.errors import BadElf
 from bpfleakd.printable import printable, shortened
 
-__all__ = ["BuildInfo", "read_build_info"]
-
 _MAGIC = b"\xff Go buildinf:"
 _HEADER_BYTES = 32
 _FLAGS_AT = 15

@@ -11,8 +11,6 @@ from bpfleakd.symbols.go.layouts import FIRST_RELEASE, LAST_RELEASE, GoLayout, l
 from bpfleakd.symbols.go.line_table import LineTable, pclntab_section
 from bpfleakd.symbols.go.module_data import ModuleData, read_module_data
 
-__all__ = ["GoCode", "go_lines", "read_go_code"]
-
 
 class GoCode(Struct, frozen=True):
     """A file's data on its Go code; addresses are the file's."""

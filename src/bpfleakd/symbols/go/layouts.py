@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-__all__ = ["FIRST_RELEASE", "LAST_RELEASE", "GoLayout", "layout_of"]
-
 FIRST_RELEASE, LAST_RELEASE = (1, 18), (1, 27)
 
 

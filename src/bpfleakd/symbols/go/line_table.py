@@ -25,8 +25,6 @@ from bpfleakd.errors import BadElf
 from bpfleakd.model.code.method import Method
 from bpfleakd.printable import printable, shortened
 
-__all__ = ["Function", "LineTable", "pclntab_section"]
-
 _SECTIONS = (".gopclntab", ".data.rel.ro.gopclntab")
 # Where the C linker puts the table, among other data (c-shared, and position-independent programs with cgo).
 _AMONG_OTHERS = ".data.rel.ro"

@@ -17,8 +17,6 @@ from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.section import Section
 from bpfleakd.errors import BadElf
 
-__all__ = ["ModuleData", "read_module_data"]
-
 # The same in Go 1.18 to 1.27.
 _FUNCTION_NAMES, _TEXT, _END_OF_TEXT = 8, 176, 184
 # noptrdata, data, bss and noptrbss, begin and end each; the linker chooses their order.

@@ -28,11 +28,10 @@ from bpfleakd.log_pause import LogPause
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.process.mappings import read_mappings
-from bpfleakd.table.address_map import AddressMap, Owner, Special
+from bpfleakd.table.address_map import AddressMap
 from bpfleakd.table.map_checkpoint import MapCheckpoint
+from bpfleakd.table.regions import Owner, Special
 from bpfleakd.tracing.reading_budget import Pause, ReadingBudget
-
-__all__ = ["AddressMapCheckpoint", "AddressMaps"]
 
 log = structlog.get_logger()
 

@@ -21,8 +21,6 @@ from bpfleakd.kernel.maps import Maps
 from bpfleakd.tracing.address_space.address_maps import AddressMapCheckpoint, AddressMaps
 from bpfleakd.tracing.checkpoint import read_checkpoint, write_checkpoint
 
-__all__ = ["AddressSpaceFeed"]
-
 log = structlog.get_logger()
 
 _BATCH_EVENTS = 1024

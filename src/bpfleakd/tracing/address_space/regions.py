@@ -9,9 +9,7 @@ from numpy.typing import NDArray
 
 from bpfleakd.kernel.abi import KINDS, LIVE_BLOCK
 from bpfleakd.model.site import AllocationKind, SiteKey
-from bpfleakd.table.address_map import LiveRegion
-
-__all__ = ["BLOCK_KINDS", "regions_as_blocks"]
+from bpfleakd.table.regions import LiveRegion
 
 # The numbers of the heap's kinds are those of the live table.
 BLOCK_KINDS = (*KINDS, *(kind for kind in AllocationKind if kind not in KINDS))

@@ -66,8 +66,6 @@ from bpfleakd.tracing.go.profile_switch import turn_off_profile
 from bpfleakd.tracing.sampling import SAMPLED_LIVE_BLOCKS
 from bpfleakd.tracing.unwinding import Unwinding
 
-__all__ = ["IMPATIENT", "PATIENT", "UNHURRIED", "AttachWait", "Attacher"]
-
 log = structlog.get_logger()
 
 

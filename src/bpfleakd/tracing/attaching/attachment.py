@@ -19,17 +19,6 @@ from bpfleakd.runtimes.go.program import FoundGo
 from bpfleakd.tracing.attaching.probed_file import ProbedFile
 from bpfleakd.tracing.checkpoint import read_checkpoint, write_checkpoint
 
-__all__ = [
-    "Attachment",
-    "AttachmentCheckpoint",
-    "LinkedFile",
-    "linked_file",
-    "read_attachment",
-    "refuse_unlinked",
-    "refuse_without_breakpoints",
-    "write_attachment",
-]
-
 _RECORD = "attachment"
 
 

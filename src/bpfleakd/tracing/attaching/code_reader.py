@@ -29,8 +29,6 @@ from bpfleakd.process.process import instance_of
 from bpfleakd.symbols.bounded_cache import BoundedCache
 from bpfleakd.tracing.background import Background
 
-__all__ = ["FileSystems", "ProcessCodeReader", "not_yet"]
-
 _THREADS_MAX = 16
 _ANSWERS_MAX = 4096
 # The loop's time for one process; a file system that answered before does so within a millisecond.

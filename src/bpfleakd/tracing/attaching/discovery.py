@@ -40,12 +40,11 @@ from bpfleakd.process.files.debug_search import debug_file_for_all, debug_file_i
 from bpfleakd.process.files.mapped_files import FileContent, FileKey, OpenedFile
 from bpfleakd.process.files.process_code import CodeFile, ProcessCode
 from bpfleakd.process.files.rooted_open import root_of
-from bpfleakd.sandbox.helpers import HelperFailed, Helpers
+from bpfleakd.sandbox.channel import HelperFailed
+from bpfleakd.sandbox.helpers import Helpers
 from bpfleakd.symbols.bounded_cache import BoundedCache
 from bpfleakd.tracing.attaching.probed_file import ProbedFile, probed_file
 from bpfleakd.tracing.background import Background
-
-__all__ = ["SEARCH_WAIT_S", "Discovery"]
 
 log = structlog.get_logger()
 

@@ -21,8 +21,6 @@ from bpfleakd.model.process import TracingMode
 from bpfleakd.process.allocators import OPERATORS_NEW
 from bpfleakd.tracing.attaching.probed_file import ProbedFile
 
-__all__ = ["has_sampler", "part_of", "parts_of"]
-
 
 def has_sampler(files: Iterable[ProbedFile]) -> bool:
     """Whether a sampler in one of the files of a process sees all allocations."""

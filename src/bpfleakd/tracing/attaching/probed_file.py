@@ -14,8 +14,6 @@ from bpfleakd.process.allocators import identify
 from bpfleakd.process.files.mapped_files import FileKey, OpenedFile
 from bpfleakd.process.files.process_code import CodeFile
 
-__all__ = ["ProbedFile", "SamplerProbe", "probed_file"]
-
 _SAMPLED_ROLES = {
     f"{PROVIDER}:alloc": FunctionRole.SAMPLED_ALLOC,
     f"{PROVIDER}:free": FunctionRole.SAMPLED_FREE,

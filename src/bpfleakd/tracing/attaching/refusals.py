@@ -20,18 +20,6 @@ from bpfleakd.process.files.process_code import ProcessCode
 from bpfleakd.process.process import HeldProcess, ProcessInfo, is_hosts_init
 from bpfleakd.tracing.attaching.probed_file import ProbedFile
 
-__all__ = [
-    "check_traceable",
-    "link_error",
-    "log_refused",
-    "refuse",
-    "refuse_changed_code",
-    "refuse_if_ended",
-    "refuse_without_allocator",
-    "seccomp_kills",
-    "unmounted",
-]
-
 log = structlog.get_logger()
 
 # uretprobes kill a process under seccomp, strict or with a filter: CVE-2025-21834, from Linux 6.11 on, fixed

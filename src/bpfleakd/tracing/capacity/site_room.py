@@ -27,8 +27,6 @@ from bpfleakd.table.site_table import COUNTERS
 from bpfleakd.tracing.reading_budget import Pause
 from bpfleakd.tracing.traced_process import TracedProcess
 
-__all__ = ["SiteRoom"]
-
 log = structlog.get_logger()
 
 _LIVE_COUNT, _ALLOCATED_COUNT = COUNTERS.index("live_count"), COUNTERS.index("allocated_count")

@@ -6,8 +6,6 @@ from collections.abc import Collection
 
 from bpfleakd.kernel.process_slots import ProcessCounters
 
-__all__ = ["table_entries"]
-
 
 def table_entries(processes: Collection[ProcessCounters], *, threads: int) -> dict[str, int]:
     """Entries by table, under the names of the section `limits`.

@@ -25,8 +25,6 @@ from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.tracing.judging.site_verdicts import SiteVerdicts
 from bpfleakd.units import human_duration
 
-__all__ = ["GoroutineWatch"]
-
 _NS_PER_S = 1_000_000_000
 _PAUSE_NS = 5 * _NS_PER_S
 _SHARE = 0.01

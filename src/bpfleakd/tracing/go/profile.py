@@ -32,8 +32,6 @@ from bpfleakd.table.site_table import COUNTERS
 from bpfleakd.tracing.go.sample_weights import SampleWeights
 from bpfleakd.units import human_bytes, human_duration
 
-__all__ = ["GoProfile", "is_gos_allocator", "is_gos_memory", "without_guesses"]
-
 _NS_PER_S = 1_000_000_000
 _PAUSE_NS = 5 * _NS_PER_S
 _SHARE = 0.02

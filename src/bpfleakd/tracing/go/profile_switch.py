@@ -24,8 +24,6 @@ from bpfleakd.runtimes.go.memory import ProcessMemory
 from bpfleakd.runtimes.go.program import find_go
 from bpfleakd.tracing.checkpoint import read_checkpoint, write_checkpoint
 
-__all__ = ["RATE_BYTES", "turn_off_profile", "turn_on_profile"]
-
 log = structlog.get_logger()
 
 # runtime.MemProfileRate's own default: one block in 512 KiB.

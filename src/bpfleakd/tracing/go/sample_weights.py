@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from bpfleakd.runtimes.go.heap_profile import SampledBuckets
 
-__all__ = ["SampleWeights"]
-
 _Numbers = NDArray[np.float64]
 _PROBABILITY_MIN = 1e-12
 

@@ -25,8 +25,6 @@ from bpfleakd.tracing.site_charging import SiteIdentity
 from bpfleakd.verdicts.seen_leaks import SeenLeak, is_unseen
 from bpfleakd.verdicts.site_verdict import Classification
 
-__all__ = ["EarlierLeaks", "KnownSite", "RecalledLeaks", "leaks_by_site"]
-
 KnownSite: TypeAlias = tuple[AllocationKind, str]
 
 # The oldest entry makes room.

@@ -13,8 +13,6 @@ from bpfleakd.verdicts.merged_histories import Units
 from bpfleakd.verdicts.persistence import Persistence
 from bpfleakd.verdicts.site_verdict import Classification, Context, classify_sites
 
-__all__ = ["charged_to_several", "judged_by_sums"]
-
 # Maximum of functions whose sums are judged: 20 us each.
 _FUNCTIONS_MAX = 128
 # A function leaks if its rate exceeds that of its leaking sites by this factor: the others contribute.

@@ -28,8 +28,6 @@ from bpfleakd.tracing.judging.site_verdicts import SiteVerdicts, VerdictsCheckpo
 from bpfleakd.tracing.site_charging import SiteIdentity
 from bpfleakd.tracing.traced_process import TracedProcess
 
-__all__ = ["HistoryCheckpoint", "HistoryCheckpoints", "restored_history"]
-
 log = structlog.get_logger()
 
 _PAUSE_NS = 10_000_000_000

@@ -21,8 +21,6 @@ from bpfleakd.verdicts.full_table import until_full
 from bpfleakd.verdicts.merged_histories import Units, summed
 from bpfleakd.verdicts.site_histories import SiteHistories, chosen
 
-__all__ = ["Blocks", "HistorySource"]
-
 # LIVE_BLOCK records, kinds by BLOCK_KINDS.
 Blocks = Iterable[NDArray[np.void]]
 

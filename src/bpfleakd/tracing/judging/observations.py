@@ -18,8 +18,6 @@ from bpfleakd.table.table_checkpoint import TimelineCheckpoint
 from bpfleakd.table.timeline import Timeline
 from bpfleakd.verdicts.site_verdict import Context
 
-__all__ = ["Observations", "ObservationsCheckpoint"]
-
 _ONLY_ROW = np.zeros(1, np.intp)
 _OF_ESTIMATES = ("live_count", "allocated_count", "live_count_variance")
 # The table of live blocks counts as full once this share of new blocks is refused in this many readings in a

@@ -9,8 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-__all__ = ["VerdictPacing"]
-
 _NS_PER_S = 1_000_000_000
 _PAUSE_NS = 5 * _NS_PER_S
 # A leak that begins late is found after a fraction of the time observed at the earliest.

@@ -19,8 +19,6 @@ from bpfleakd.model.code.stack import Frame, NamedStack
 from bpfleakd.model.report import SuppressedSites
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 
-__all__ = ["SiteSuppressions"]
-
 _NOT_LOOKED_AT, _UNDECIDED, _SHOWN, _SUPPRESSED = range(4)
 
 

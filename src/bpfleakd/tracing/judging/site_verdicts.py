@@ -42,8 +42,6 @@ from bpfleakd.verdicts.seen_leaks import SeenLeak, SeenLeaks
 from bpfleakd.verdicts.site_verdict import Classification, classify_sites
 from bpfleakd.verdicts.stored_history import STORED_VERSION, stored_sites
 
-__all__ = ["NOT_YET", "SiteVerdicts", "VerdictsCheckpoint"]
-
 _NS_PER_S = 1_000_000_000
 # An evaluation that may coincide with the end of a process shows its last moments. The previous one is kept
 # for that case, unless it has very many sites, which take 250 bytes each.

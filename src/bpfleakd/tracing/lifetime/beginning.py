@@ -24,8 +24,6 @@ from bpfleakd.tracing.traced_process import TracedProcess, TracedSince
 from bpfleakd.tracing.unwinding import Unwinding
 from bpfleakd.verdicts.measurement import LEAK_AFTER_S
 
-__all__ = ["Beginning", "TracingOptions", "follow_code"]
-
 
 class TracingOptions(Struct, frozen=True):
     """`capacities` are those of the kernel's tables.

@@ -16,8 +16,6 @@ from bpfleakd.tracing.recorded_state import RecordedState
 from bpfleakd.tracing.traced_process import TracedProcess
 from bpfleakd.tracing.traced_processes import TracedProcesses
 
-__all__ = ["Ending"]
-
 log = structlog.get_logger()
 
 # Maximum of ended processes whose last report waits for names; further ones get those available.

@@ -22,8 +22,6 @@ from bpfleakd.tracing.traced_process import TracedProcess
 from bpfleakd.tracing.traced_processes import TracedProcesses
 from bpfleakd.tracing.unwinding import Unwinding
 
-__all__ = ["TracingTurns"]
-
 log = structlog.get_logger()
 
 # How much of a tick judging processes may take, and how much following their generated code.

@@ -34,8 +34,6 @@ from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.tracing.background import Background
 from bpfleakd.tracing.reading_budget import Pause
 
-__all__ = ["BlockTypes", "Readable"]
-
 log = structlog.get_logger()
 
 Readable = Callable[[Collection[str], float], dict[str, str]]

@@ -9,8 +9,6 @@ from msgspec import Struct
 from bpfleakd.model.runtimes.managed import TypeFigures, TypeRow
 from bpfleakd.runtimes.runtime import TypeCount
 
-__all__ = ["TypeCounts"]
-
 _FIGURES_MAX = 100
 
 

@@ -8,8 +8,6 @@ import struct
 import threading
 from pathlib import Path
 
-__all__ = ["FakeRuntime"]
-
 _MAGIC = b"DOTNET_IPC_V1\0"
 UNKNOWN_COMMAND = 0x80131385
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 import base64
 import gzip
 
-__all__ = ["ASSEMBLY", "PDB", "POINTS"]
-
 PDB = base64.b64decode(
     """
 QlNKQgEAAQAAAAAADAAAAFBEQiB2MS4wAAAAAAAABgB8AAAARAAAACNQZGIAAAAAwAAAADwAAAAjfgAA/AAAAAQAAAAjU3RyaW5ncwAA

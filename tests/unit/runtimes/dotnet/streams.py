@@ -6,8 +6,6 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["RUNDOWN", "RUNTIME", "StreamWriter", "WrittenEvent", "il_map", "method", "module", "text"]
-
 RUNTIME = "Microsoft-Windows-DotNETRuntime"
 RUNDOWN = "Microsoft-Windows-DotNETRuntimeRundown"
 

@@ -20,7 +20,7 @@ from bpfleakd.runtimes.dotnet.methods import MethodTable
 from bpfleakd.runtimes.dotnet.portable_pdb import BadDebugInformation, PortablePdb
 from bpfleakd.runtimes.dotnet.source_lines import PdbLines
 from bpfleakd.runtimes.dotnet.stream_jobs import CodePart
-from bpfleakd.sandbox.helpers import HelperFailed
+from bpfleakd.sandbox.channel import HelperFailed
 
 from ...helping import helpers
 from .recorded_pdb import ASSEMBLY, PDB, POINTS

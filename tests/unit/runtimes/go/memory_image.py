@@ -10,8 +10,6 @@ from contextlib import contextmanager
 
 from bpfleakd.runtimes.go.memory import ProcessMemory
 
-__all__ = ["Arena", "own_memory"]
-
 
 class Arena:
     """Bytes at a fixed address, taken from the beginning on."""

@@ -12,8 +12,6 @@ from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.v8.gc_tracer import RING_SIZE, TracerLayout
 from bpfleakd.runtimes.v8.heap_pages import HEADER, PAGE_BYTES
 
-__all__ = ["HEAP", "LAYOUT", "TRACER", "Heap"]
-
 PID = 1
 HEAP, TRACER = 0x10000, 0x14000
 LAYOUT = TracerLayout((0xF90, 0xEE8), 0x40)
