@@ -1,6 +1,6 @@
 """`bpfleakctl`: sends requests to the daemon, and shows the answers.
 
-A command is a module under commands/ with `add_parser` and `run`. `main` prints all errors and chooses their
+Each command is a module under commands/, imported when it is used. `main` prints all errors and chooses their
 exit codes.
 """
 
@@ -108,12 +108,12 @@ def make_parser(names: Sequence[str] = _COMMANDS) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in names:
         command = importlib.import_module(f"bpfleakd.cli.commands.{name}")
+        command_parser = commands.add_parser(name, help=command.HELP)
+        command.add_arguments(command_parser)
+        command_parser.set_defaults(run=command.run, wrong_usage=command_parser.error)
         # Accepted after the command, too; suppressed, so it does not overwrite a value before the command.
-        command_parser = command.add_parser(commands)
-        command_parser.set_defaults(wrong_usage=command_parser.error)
         _add_socket(command_parser, argparse.SUPPRESS)
-    for action in commands._choices_actions:
-        add_examples(commands.choices[action.dest], action.dest, action.help or "")
+        add_examples(command_parser, name, command.HELP)
     return parser
 
 

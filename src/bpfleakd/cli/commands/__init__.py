@@ -1,1 +1,4 @@
-"""The commands of bpfleakctl: each module has `add_parser(commands)` and `run(arguments) -> exit code`."""
+"""The commands of bpfleakctl, each a module with its line of the help, `HELP`, and two functions:
+
+`add_arguments(parser)` declares its arguments, `run(arguments)` returns its exit code.
+"""

@@ -11,16 +11,14 @@ from bpfleakd.cli.render.words import json_text
 from bpfleakd.errors import BadHistory
 from bpfleakd.model.history import StoredHistory
 
+HELP = "compute the verdicts on a saved history again"
+
 _BYTES_MAX = 256 << 20
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
-    """Add the command."""
-    parser = commands.add_parser("analyze", help="compute the verdicts on a saved history again")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="a file written by `bpfleakctl history`")
     parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md)")
-    parser.set_defaults(run=run)
-    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -16,10 +16,10 @@ from bpfleakd.model.process import ProcessRow, TracingMode
 from bpfleakd.model.selection import ProcessSelection
 from bpfleakd.printable import printable
 
+HELP = "start tracing a process, or all that match"
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
-    """Add the command."""
-    parser = commands.add_parser("attach", help="start tracing a process, or all that match")
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "pid",
         type=pid_or_name,
@@ -60,8 +60,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "running process; detach restores it",
     )
     parser.add_argument("--yes", action="store_true", help="do not ask whether to write into the process")
-    parser.set_defaults(run=run)
-    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -9,13 +9,11 @@ from bpfleakd.cli.arguments import add_process
 from bpfleakd.cli.render.words import detached_line
 from bpfleakd.cli.waiting import waiting
 
+HELP = "stop tracing a process"
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
-    """Add the command."""
-    parser = commands.add_parser("detach", help="stop tracing a process")
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_process(parser)
-    parser.set_defaults(run=run)
-    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -13,20 +13,17 @@ from bpfleakd.cli.saved_report import read_report
 from bpfleakd.model.difference import DiffReport
 from bpfleakd.model.report import LeakReport, SortKey
 
+HELP = "compare two times, or two reports: call sites that are new, grew, shrank or are gone"
+
 _HOW = "save one with: bpfleakctl top --pid N --json --limit 0 > FILE"
 _START, _NOW = "start", "now"
 # Valid combinations of BEFORE, AFTER and --pid: two times, two reports, a report and a process.
 _COMPARABLE = ([False, False, True], [True, True, False], [True, False, True])
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
-    """Add the command."""
-    parser = commands.add_parser(
-        "diff",
-        help="compare two times, or two reports: call sites that are new, grew, shrank or are gone",
-        usage="%(prog)s PID [--from T] [--to T]\n"
-        "   or: %(prog)s BEFORE AFTER\n"
-        "   or: %(prog)s BEFORE --pid N",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = (
+        "%(prog)s PID [--from T] [--to T]\n   or: %(prog)s BEFORE AFTER\n   or: %(prog)s BEFORE --pid N"
     )
     parser.add_argument(
         "before",
@@ -64,8 +61,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="show the stacks of the first N (%(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print all of it as JSON (docs/json.md)")
-    parser.set_defaults(run=run)
-    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:

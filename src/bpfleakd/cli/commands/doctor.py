@@ -8,13 +8,11 @@ from bpfleakd.cli.render.words import json_text
 from bpfleakd.daemon.doctor import run_checks
 from bpfleakd.model.daemon import CheckStatus
 
+HELP = "check what this machine supports"
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
-    """Add the command."""
-    parser = commands.add_parser("doctor", help="check what this machine supports")
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md)")
-    parser.set_defaults(run=run)
-    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:

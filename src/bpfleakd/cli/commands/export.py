@@ -15,6 +15,8 @@ from bpfleakd.model.profile import HeapProfile
 from bpfleakd.model.report import LeakReport
 from bpfleakd.printable import printable
 
+HELP = "write a flame graph (HTML, SVG), or a heap profile for pprof, speedscope and others"
+
 
 class Format(StrEnum):
     """File formats."""
@@ -35,11 +37,7 @@ _BY_ENDING = {
 }
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
-    """Add the command."""
-    parser = commands.add_parser(
-        "export", help="write a flame graph (HTML, SVG), or a heap profile for pprof, speedscope and others"
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_process(parser, what="a traced process or one that exited, or the only one of that name")
     parser.add_argument(
         "--format",
@@ -56,8 +54,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="html, svg: compare with a report saved by `top --json --limit 0`; red grew, blue shrank",
     )
     add_output(parser, "leak.html, leak.svg or heap.pb.gz")
-    parser.set_defaults(run=run)
-    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:

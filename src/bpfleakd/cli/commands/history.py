@@ -9,10 +9,10 @@ from bpfleakd.cli.arguments import add_process, whole_number_from
 from bpfleakd.cli.output_file import add_output, write_output
 from bpfleakd.cli.render.words import json_text
 
+HELP = "save the data behind the verdicts, for `analyze`"
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
-    """Add the command."""
-    parser = commands.add_parser("history", help="save the data behind the verdicts, for `analyze`")
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_process(parser)
     parser.add_argument(
         "--limit",
@@ -22,8 +22,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="number of call sites, those that leak or grow first; 0: all (%(default)s)",
     )
     add_output(parser, "history.json")
-    parser.set_defaults(run=run)
-    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -8,14 +8,12 @@ from bpfleakd.api.client import DaemonClient
 from bpfleakd.cli.arguments import add_process
 from bpfleakd.cli.render.words import json_text
 
+HELP = "show what a process' memory consists of"
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
-    """Add the command."""
-    parser = commands.add_parser("maps", help="show what a process' memory consists of")
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_process(parser)
     parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md)")
-    parser.set_defaults(run=run)
-    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:

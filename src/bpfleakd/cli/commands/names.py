@@ -11,10 +11,10 @@ from bpfleakd.cli.waiting import waiting
 from bpfleakd.model.runtimes.requested import NamesReport
 from bpfleakd.printable import printable
 
+HELP = "show which frames have no name; ask Java for names"
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
-    """Add the command."""
-    parser = commands.add_parser("names", help="show which frames have no name; ask Java for names")
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_process(parser)
     parser.add_argument(
         "--attach",
@@ -22,8 +22,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="have the JVM write a perf map (Compiler.perfmap over its attach socket), use and remove it",
     )
     parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md)")
-    parser.set_defaults(run=run)
-    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -10,14 +10,12 @@ from bpfleakd.cli.arguments import add_process
 from bpfleakd.cli.render.words import json_text
 from bpfleakd.errors import NoSuchProcess
 
+HELP = "show the mode of each process, and which rule decided"
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
-    """Add the command."""
-    parser = commands.add_parser("policy", help="show the mode of each process, and which rule decided")
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_process(parser, required=False, what="only this process, or those of this name", one=False)
     parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md)")
-    parser.set_defaults(run=run)
-    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:

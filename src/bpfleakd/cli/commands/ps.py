@@ -17,12 +17,12 @@ from bpfleakd.model.watching import WatchedProcess
 if TYPE_CHECKING:
     from rich.console import Console
 
+HELP = "list the traced processes, those that leak first"
+
 _WATCH_S = 2.0
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
-    """Add the command."""
-    parser = commands.add_parser("ps", help="list the traced processes, those that leak first")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_process(parser, required=False, what="only this process")
     parser.add_argument(
         "-a", "--all", action="store_true", help="also list watched processes, the growing ones first"
@@ -40,8 +40,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help=f"print it again every S seconds ({_WATCH_S:g}), until Ctrl-C",
     )
     parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md)")
-    parser.set_defaults(run=run)
-    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -9,10 +9,10 @@ from bpfleakd.api.service import BLOCKS_LISTED, BLOCKS_LISTED_MAX
 from bpfleakd.cli.arguments import add_no_suppressions, add_process, duration_s, site, whole_number_between
 from bpfleakd.cli.render.words import json_text
 
+HELP = "list the outstanding blocks of a process, by call site"
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
-    """Add the command."""
-    parser = commands.add_parser("report", help="list the outstanding blocks of a process, by call site")
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_process(parser, what="a traced process or one that exited, or the only one of that name")
     parser.add_argument("--site", type=site, metavar="S", help="only this call site (default: all)")
     parser.add_argument(
@@ -31,8 +31,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md)")
     add_no_suppressions(parser)
-    parser.set_defaults(run=run)
-    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -14,14 +14,12 @@ from bpfleakd.cli.render.words import json_text
 from bpfleakd.errors import NoSuchReport
 from bpfleakd.model.stored_report import StoredReport, StoredReportEntry
 
+HELP = "list and show reports of processes that exited or were detached"
+
 _NEWEST = 0
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
-    """Add the command."""
-    parser = commands.add_parser(
-        "reports", help="list and show reports of processes that exited or were detached"
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_process(parser, required=False, what="only reports of it, or of all with this name", one=False)
     parser.add_argument(
         "--show",
@@ -38,8 +36,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help=f"reports to list, newest first ({REPORTS_LISTED})",
     )
     parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md)")
-    parser.set_defaults(run=run)
-    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -22,6 +22,8 @@ from bpfleakd.cli.inside_library import LIBRARY, environment_with, library_path
 from bpfleakd.model.process import TracingMode
 from bpfleakd.printable import printable
 
+HELP = "start a program with a sampler inside, and trace it"
+
 _INTERVAL_MIN_BYTES, _INTERVAL_MAX_BYTES = 1 << 10, 1 << 32
 # Pauses until the dynamic loader has mapped the library, and then between checks for another exec.
 _FIRST_PAUSE_S, _PAUSE_S = 0.005, 0.2
@@ -30,9 +32,7 @@ _LOADED_WITHIN_S = 2.0
 _NOT_FOUND, _NOT_EXECUTABLE, _SIGNALLED = 127, 126, 128
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
-    """Add the command."""
-    parser = commands.add_parser("run", help="start a program with a sampler inside, and trace it")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sample-interval",
         type=whole_number_between(_INTERVAL_MIN_BYTES, _INTERVAL_MAX_BYTES),
@@ -41,8 +41,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("--no-top", action="store_true", help="leave the terminal to the command")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND")
-    parser.set_defaults(run=run)
-    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -10,12 +10,12 @@ from bpfleakd.cli.arguments import add_process, duration_s, number_between, whol
 from bpfleakd.cli.render.words import json_text
 from bpfleakd.cli.waiting import waiting
 
+HELP = "find lost blocks: those nothing points to any more"
+
 _OLDER_THAN_S = 60.0
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
-    """Add the command."""
-    parser = commands.add_parser("scan", help="find lost blocks: those nothing points to any more")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_process(parser)
     parser.add_argument(
         "--older-than",
@@ -43,8 +43,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help=f"with --blocks: blocks to list, oldest first ({BLOCKS_LISTED})",
     )
     parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md)")
-    parser.set_defaults(run=run)
-    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:

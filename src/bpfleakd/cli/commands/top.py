@@ -15,15 +15,15 @@ from bpfleakd.model.report import LeakReport, SortKey
 if TYPE_CHECKING:
     from rich.console import Console
 
+HELP = "show call sites with verdicts; live on a terminal"
+
 # Default numbers of rows: printed output is read from the top, a screen can be scrolled.
 _PRINTED = 20
 _LIVE = 200
 _INTERVAL_S = 1.0
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
-    """Add the command."""
-    parser = commands.add_parser("top", help="show call sites with verdicts; live on a terminal")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_process(parser, required=False, what="only this process (default: all)")
     parser.add_argument("--once", action="store_true", help="print once and exit")
     parser.add_argument("--json", action="store_true", help="print JSON once and exit (docs/json.md)")
@@ -59,8 +59,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="print the stacks of the first N call sites (%(default)s); on a screen, 0 hides the stack pane",
     )
     add_no_suppressions(parser)
-    parser.set_defaults(run=run)
-    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -20,15 +20,13 @@ from bpfleakd.model.runtimes.requested import HeapSample, HeapSamplePrice
 from bpfleakd.model.runtimes.survivors import SurvivorsPrice, SurvivorsReport, longest_s
 from bpfleakd.printable import printable
 
+HELP = "count the objects of a managed heap by type (.NET, Java, Python)"
+
 # A service does not notice such a stop.
 _UNNOTICED_S = 0.3
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
-    """Add the command."""
-    parser = commands.add_parser(
-        "types", help="count the objects of a managed heap by type (.NET, Java, Python)"
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_process(parser)
     parser.add_argument(
         "--yes", action="store_true", help="do not ask for confirmation; the process is stopped meanwhile"
@@ -56,8 +54,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help=f"how long to sample ({HEAP_SAMPLE_S:.0f}s; at most {HEAP_SAMPLE_MAX_S:.0f}s)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md)")
-    parser.set_defaults(run=run)
-    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
