@@ -53,8 +53,6 @@ _ATTACH_TIMEOUT_S = 60.0
 # A scan reads all memory of a process, 1 GB in some seconds.
 _SCAN_TIMEOUT_S = 600.0
 
-_UNSUPPRESSED = {"suppress": "false"}
-
 _Answer = TypeVar("_Answer")
 
 
@@ -98,11 +96,8 @@ class DaemonClient:
 
         `enable_profile` is as in Service.attach.
         """
-        timeout_s = max(self._timeout_s, _ATTACH_TIMEOUT_S)
-        wanted = [f"mode={mode.value}"] if mode else []
-        wanted += ["enable_profile=true"] if enable_profile else []
-        query = "?" + "&".join(wanted) if wanted else ""
-        return self._request("POST", f"/v1/processes/{pid}{query}", ProcessRow, timeout_s)
+        query = _query(mode=mode, enable_profile=enable_profile)
+        return self._request("POST", f"/v1/processes/{pid}{query}", ProcessRow, _ATTACH_TIMEOUT_S)
 
     def detach(self, pid: int) -> ProcessRow:
         """Stop tracing a process and return its last figures."""
@@ -122,9 +117,8 @@ class DaemonClient:
 
     def matching(self, selection: ProcessSelection) -> tuple[int, ...]:
         """The processes that match, without this one."""
-        query = {"name": selection.name, "unit": selection.unit, "container": selection.container}
-        given = urlencode({name: text for name, text in query.items() if text is not None})
-        return self._request("GET", f"/v1/matching?{given}", MatchList).pids
+        query = _query(name=selection.name, unit=selection.unit, container=selection.container)
+        return self._request("GET", f"/v1/matching{query}", MatchList).pids
 
     def report(
         self,
@@ -138,9 +132,8 @@ class DaemonClient:
 
         Here and below `suppress` leaves out suppressed call sites.
         """
-        query = {"sort": sort.value} | ({} if limit is None else {"limit": str(limit)})
-        query |= {} if suppress else _UNSUPPRESSED
-        return self._request("GET", f"/v1/processes/{pid}/sites?{urlencode(query)}", LeakReport)
+        query = _query(sort=sort, limit=limit, suppress=suppress)
+        return self._request("GET", f"/v1/processes/{pid}/sites{query}", LeakReport)
 
     def groups(
         self,
@@ -152,9 +145,8 @@ class DaemonClient:
         suppress: bool = True,
     ) -> GroupedReport:
         """Return the largest `limit` groups (all for None) of all call sites of a process."""
-        query = {"group": by.value, "sort": sort.value} | ({} if limit is None else {"limit": str(limit)})
-        query |= {} if suppress else _UNSUPPRESSED
-        return self._request("GET", f"/v1/processes/{pid}/sites?{urlencode(query)}", GroupedReport)
+        query = _query(group=by, sort=sort, limit=limit, suppress=suppress)
+        return self._request("GET", f"/v1/processes/{pid}/sites{query}", GroupedReport)
 
     def blocks(
         self,
@@ -166,10 +158,8 @@ class DaemonClient:
         suppress: bool = True,
     ) -> BlocksReport:
         """Outstanding blocks of one call site of a process, or of all."""
-        query = {"older_than_s": f"{older_than_s:.3f}", "limit": str(limit)}
-        query |= {} if site is None else {"site": site}
-        query |= {} if suppress else _UNSUPPRESSED
-        return self._request("GET", f"/v1/processes/{pid}/blocks?{urlencode(query)}", BlocksReport)
+        query = _query(older_than_s=older_than_s, limit=limit, site=site, suppress=suppress)
+        return self._request("GET", f"/v1/processes/{pid}/blocks{query}", BlocksReport)
 
     def profile(self, pid: int) -> HeapProfile:
         """Return all call sites of a process, and the code that it maps."""
@@ -185,26 +175,17 @@ class DaemonClient:
         limit: int = 0,
     ) -> ScanReport:
         """Search a process for blocks that nothing points to, and return at most `limit` of them."""
-        query = {
-            "older_than_s": f"{older_than_s:.3f}",
-            "stop": str(stop).lower(),
-            "stop_limit_s": f"{stop_limit_s:.6f}",
-            "limit": str(limit),
-        }
-        timeout_s = max(self._timeout_s, _SCAN_TIMEOUT_S)
-        return self._request("POST", f"/v1/processes/{pid}/scan?{urlencode(query)}", ScanReport, timeout_s)
+        query = _query(older_than_s=older_than_s, stop=stop, stop_limit_s=stop_limit_s, limit=limit)
+        return self._request("POST", f"/v1/processes/{pid}/scan{query}", ScanReport, _SCAN_TIMEOUT_S)
 
     def types_price(self, pid: int) -> TypesPrice:
         """How long counting objects by type would stop a process."""
         return self._request("GET", f"/v1/processes/{pid}/types", TypesPrice)
 
     def types(self, pid: int, *, stop: bool = True) -> TypesReport:
-        """Count the objects of a managed heap by type; this stops the process if it may
-        `stop`.
-        """
-        timeout_s = max(self._timeout_s, _SCAN_TIMEOUT_S)
-        query = urlencode({"stop": str(stop).lower()})
-        return self._request("POST", f"/v1/processes/{pid}/types?{query}", TypesReport, timeout_s)
+        """Count the objects of a managed heap by type; this stops the process if it may `stop`."""
+        query = _query(stop=stop)
+        return self._request("POST", f"/v1/processes/{pid}/types{query}", TypesReport, _SCAN_TIMEOUT_S)
 
     def names(self, pid: int) -> NamesReport:
         """Return which frames of a process' call sites have names."""
@@ -212,8 +193,7 @@ class DaemonClient:
 
     def request_names(self, pid: int) -> NamesReport:
         """Make the runtime of a process write names, and return which frames have names now."""
-        timeout_s = max(self._timeout_s, _ATTACH_TIMEOUT_S)
-        return self._request("POST", f"/v1/processes/{pid}/names", NamesReport, timeout_s)
+        return self._request("POST", f"/v1/processes/{pid}/names", NamesReport, _ATTACH_TIMEOUT_S)
 
     def heap_sample_price(self, pid: int) -> HeapSamplePrice:
         """The cost of sampling a process' heap through its inspector."""
@@ -221,9 +201,8 @@ class DaemonClient:
 
     def heap_sample(self, pid: int, *, sample_s: float) -> HeapSample:
         """Sample a process' heap for `sample_s` through its inspector, which is open meanwhile."""
-        query = urlencode({"sample_s": f"{sample_s:.3f}"})
-        timeout_s = max(self._timeout_s, _SCAN_TIMEOUT_S)
-        return self._request("POST", f"/v1/processes/{pid}/heap-sample?{query}", HeapSample, timeout_s)
+        query = _query(sample_s=sample_s)
+        return self._request("POST", f"/v1/processes/{pid}/heap-sample{query}", HeapSample, _SCAN_TIMEOUT_S)
 
     def survivors_price(self, pid: int) -> SurvivorsPrice:
         """The cost of sampling the allocators of retained objects in a managed heap."""
@@ -231,24 +210,22 @@ class DaemonClient:
 
     def survivors(self, pid: int, *, sample_s: float) -> SurvivorsReport:
         """Let the runtime of a process sample the allocators of retained objects for `sample_s`."""
-        query = urlencode({"sample_s": f"{sample_s:.3f}"})
-        timeout_s = max(self._timeout_s, _SCAN_TIMEOUT_S)
-        return self._request("POST", f"/v1/processes/{pid}/survivors?{query}", SurvivorsReport, timeout_s)
+        target = f"/v1/processes/{pid}/survivors{_query(sample_s=sample_s)}"
+        return self._request("POST", target, SurvivorsReport, _SCAN_TIMEOUT_S)
 
     def history(self, pid: int, *, limit: int | None = None) -> StoredHistory:
         """The input of the verdicts on the `limit` first call sites (None: all)."""
-        query = "" if limit is None else f"?limit={limit}"
-        return self._request("GET", f"/v1/processes/{pid}/history{query}", StoredHistory)
+        return self._request("GET", f"/v1/processes/{pid}/history{_query(limit=limit)}", StoredHistory)
 
     def course(self, pid: int, site: str) -> StoredHistory:
         """The live memory of one call site over time: its history without survivors."""
-        query = urlencode({"site": site, "survivors": "false"})
-        return self._request("GET", f"/v1/processes/{pid}/history?{query}", StoredHistory)
+        query = _query(site=site, survivors=False)
+        return self._request("GET", f"/v1/processes/{pid}/history{query}", StoredHistory)
 
     def compare(self, pid: int, *, from_ago_s: float | None, to_ago_s: float = 0.0) -> DiffReport:
         """The changes of a process between two times, in seconds ago (None: since its attach)."""
-        query = {"to_s": f"{to_ago_s:.3f}"} | ({} if from_ago_s is None else {"from_s": f"{from_ago_s:.3f}"})
-        return self._request("GET", f"/v1/processes/{pid}/diff?{urlencode(query)}", DiffReport)
+        query = _query(from_s=from_ago_s, to_s=to_ago_s)
+        return self._request("GET", f"/v1/processes/{pid}/diff{query}", DiffReport)
 
     def address_space(self, pid: int) -> AddressSpaceReport:
         """The memory of a process by use."""
@@ -258,8 +235,7 @@ class DaemonClient:
         self, pid: int | None = None, *, limit: int = REPORTS_LISTED
     ) -> tuple[StoredReportEntry, ...]:
         """The newest stored reports, of a pid or of all."""
-        query = {"limit": str(limit)} | ({} if pid is None else {"pid": str(pid)})
-        return self._request("GET", f"/v1/reports?{urlencode(query)}", ReportList).reports
+        return self._request("GET", f"/v1/reports{_query(limit=limit, pid=pid)}", ReportList).reports
 
     def stored_report(self, number: int) -> StoredReport:
         """A stored report."""
@@ -269,10 +245,8 @@ class DaemonClient:
         """Return the daemon's own figures."""
         return self._request("GET", "/v1/status", DaemonStats)
 
-    def _request(
-        self, method: str, target: str, kind: type[_Answer], timeout_s: float | None = None
-    ) -> _Answer:
-        status, body = self._exchange(method, target, timeout_s or self._timeout_s)
+    def _request(self, method: str, target: str, kind: type[_Answer], timeout_s: float = 0.0) -> _Answer:
+        status, body = self._exchange(method, target, max(self._timeout_s, timeout_s))
         try:
             if status >= 400:
                 failure = msgspec.json.decode(body, type=_FailureBody).error
@@ -306,6 +280,18 @@ class DaemonClient:
             raise DaemonUnreachable(words, _START_IT) from error
         finally:
             connection.close()
+
+
+def _query(**values: str | float | None) -> str:
+    """The query of a request: `?name=value&…`, without the values that are None."""
+    given = {name: _parameter(value) for name, value in values.items() if value is not None}
+    return f"?{urlencode(given)}" if given else ""
+
+
+def _parameter(value: str | float) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:.6f}" if isinstance(value, float) else str(value)
 
 
 def _way_in(path: Path) -> str:
