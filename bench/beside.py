@@ -13,7 +13,7 @@ from bench.probes import HeapPoints
 from bpfleakd.kernel import bpf
 from bpfleakd.kernel.abi import COOKIE_SLOT_SHIFT, STACK, RecordingState
 from bpfleakd.kernel.bpf import AttachType, ProgramType
-from bpfleakd.kernel.compilation.module_maps import map_descriptors
+from bpfleakd.kernel.compilation.compiled import map_descriptors
 from bpfleakd.kernel.compilation.source import bpf_directory, flattened
 from bpfleakd.kernel.loader import RING_FLAGS, Capacities
 from bpfleakd.kernel.maps import Maps

@@ -22,8 +22,7 @@ from bpfleakd.model.groups import GroupedReport, SiteGroup
 from bpfleakd.model.limit import MemoryLimit, MemoryLimitKind
 from bpfleakd.model.metrics import MetricsSnapshot
 from bpfleakd.model.process import ProcessLabels, ProcessRow, ProcessState, ProcessSummary, TracingMode
-from bpfleakd.model.profile import HeapProfile
-from bpfleakd.model.report import LeakReport, SiteReport
+from bpfleakd.model.report import HeapProfile, LeakReport, SiteReport
 from bpfleakd.model.scan import (
     Reachability,
     ReachabilitySums,

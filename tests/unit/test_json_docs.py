@@ -38,8 +38,14 @@ from bpfleakd.model.process import (
     TracingRequest,
 )
 from bpfleakd.model.process_events import ProcessEventStats
-from bpfleakd.model.profile import HeapProfile
-from bpfleakd.model.report import AwaitedVerdicts, BlockType, LeakReport, SiteReport, SuppressedSites
+from bpfleakd.model.report import (
+    AwaitedVerdicts,
+    BlockType,
+    HeapProfile,
+    LeakReport,
+    SiteReport,
+    SuppressedSites,
+)
 from bpfleakd.model.resources import ResourceKind, ResourceShare, ResourceUse
 from bpfleakd.model.runtimes.managed import (
     AreaKind,

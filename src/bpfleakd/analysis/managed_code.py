@@ -21,6 +21,8 @@ import itertools
 import re
 from collections.abc import Sequence
 
+from bpfleakd.model.address_space import NO_MODULE
+from bpfleakd.model.code.method import dotnet_assembly
 from bpfleakd.model.code.stack import Frame, FrameKind
 
 _DOTNET_LIBRARY = re.compile(r"System(?:\.[\w.]+)?|mscorlib|netstandard")
@@ -51,6 +53,12 @@ _CALLING = re.compile(
 )
 # The virtual machine's files, which call native code of a program on their own account, under any method.
 _MACHINE_FILE = re.compile(r"(?:node|v8|lib(?:node|jvm|coreclr|monosgen-[\d.]+)\.so(?:\.\d+)*)")
+
+STUBS = "(stubs)"
+
+_V8 = re.compile(r"\w+:[*~^+]?[^ ]* (?:file://)?(.+?):\d+:\d+")
+_PYTHON = re.compile(r"py::[^:]*:(.+)")
+_JAVA = re.compile(r"(?:[\w$.\[\]]+ )?((?:[\w$]+\.)*)([\w$/+]+)(?:\.|::)[\w$<>]+(?:\(.*)?")
 
 
 def is_dotnet_stub(name: str) -> bool:
@@ -124,3 +132,22 @@ def is_runtime(frame: Frame) -> bool:
     if _DOTNET_LIBRARY.fullmatch(frame.module or "") or name.startswith(_MARSHALLING_STUB):
         return True
     return is_dotnet_stub(name) or bool(_RUNTIME_METHOD.fullmatch(name))
+
+
+def module_of(name: str) -> str:
+    """The module of a method, from its name in a perf map.
+
+    .NET: the assembly, or STUBS; Node.js: the script; Java: the package or class; Python
+    (py::leak:/srv/app.py): the file; others (LeakyTemplate::render): what is before the last ::.
+    """
+    for pattern in (_PYTHON, _V8):
+        if found := pattern.fullmatch(name):
+            return found[1]
+    if assembly := dotnet_assembly(name):
+        return assembly
+    if is_dotnet_stub(name):
+        return STUBS
+    if found := _JAVA.fullmatch(name):
+        return found[1].rstrip(".") or found[2]
+    scope, colons, _method = name.partition("(")[0].rpartition("::")
+    return scope if colons and scope else NO_MODULE

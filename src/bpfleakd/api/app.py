@@ -83,9 +83,8 @@ from bpfleakd.export.flamegraph import flamegraph_html, flamegraph_json
 from bpfleakd.export.pprof import pprof_profile
 from bpfleakd.export.stack_values import StackValue
 from bpfleakd.model.groups import GroupKey
-from bpfleakd.model.process import ProcessState, TracingMode
+from bpfleakd.model.process import ProcessSelection, ProcessState, TracingMode
 from bpfleakd.model.report import LeakReport, SortKey
-from bpfleakd.model.selection import ProcessSelection
 
 # Takes the request's Accept header, returns the body and its content type.
 Exposition = Callable[[str], tuple[bytes, str]]

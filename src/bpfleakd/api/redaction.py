@@ -12,9 +12,8 @@ from msgspec.structs import replace
 from bpfleakd.model.code.stack import Frame
 from bpfleakd.model.difference import DiffReport
 from bpfleakd.model.groups import GroupedReport
-from bpfleakd.model.report import LeakReport, SiteReport
+from bpfleakd.model.report import LeakReport, SiteReport, StoredReport
 from bpfleakd.model.resources import DescriptorSite
-from bpfleakd.model.stored_report import StoredReport
 
 _Site = TypeVar("_Site", SiteReport, DescriptorSite)
 Report = TypeVar("Report", LeakReport, GroupedReport, DiffReport, StoredReport)

@@ -15,15 +15,12 @@ from bpfleakd.model.daemon import DaemonStats
 from bpfleakd.model.difference import DiffReport
 from bpfleakd.model.groups import GroupedReport, GroupKey
 from bpfleakd.model.history import StoredHistory
-from bpfleakd.model.process import ProcessRow, TracingMode
-from bpfleakd.model.profile import HeapProfile
-from bpfleakd.model.report import LeakReport, SortKey
+from bpfleakd.model.process import ProcessRow, ProcessSelection, TracingMode
+from bpfleakd.model.report import HeapProfile, LeakReport, SortKey, StoredReport, StoredReportEntry
 from bpfleakd.model.runtimes.managed import TypesPrice, TypesReport
 from bpfleakd.model.runtimes.requested import HeapSample, HeapSamplePrice, NamesReport
 from bpfleakd.model.runtimes.survivors import SurvivorsPrice, SurvivorsReport
 from bpfleakd.model.scan import ScanReport
-from bpfleakd.model.selection import ProcessSelection
-from bpfleakd.model.stored_report import StoredReport, StoredReportEntry
 from bpfleakd.model.supervision import SupervisedProcess
 from bpfleakd.model.watching import WatchedProcess
 

@@ -25,9 +25,9 @@ from bpfleakd.daemon.logs import configure_logging
 from bpfleakd.daemon.service import DaemonService
 from bpfleakd.daemon.service_manager import ServiceManager, status_line
 from bpfleakd.daemon.worker import Worker
-from bpfleakd.export.guard_metrics import ExportedLimits
 from bpfleakd.export.process_series import SeriesOptions
 from bpfleakd.export.prometheus import PrometheusExporter
+from bpfleakd.export.supervision_metrics import ExportedLimits
 from bpfleakd.model.metrics import MetricsSnapshot
 from bpfleakd.process.reading.apart import read_apart
 

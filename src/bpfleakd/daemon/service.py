@@ -24,24 +24,26 @@ from bpfleakd.model.difference import DiffReport
 from bpfleakd.model.groups import GroupedReport, GroupKey
 from bpfleakd.model.history import StoredHistory
 from bpfleakd.model.metrics import MetricsSnapshot
-from bpfleakd.model.process import ProcessRow, TracingMode
-from bpfleakd.model.profile import HeapProfile
-from bpfleakd.model.report import LeakReport, SortKey
+from bpfleakd.model.process import ProcessRow, ProcessSelection, TracingMode
+from bpfleakd.model.report import HeapProfile, LeakReport, SortKey, StoredReport, StoredReportEntry
 from bpfleakd.model.runtimes.managed import TypesPrice, TypesReport
 from bpfleakd.model.runtimes.requested import HeapSample, HeapSamplePrice, NamesReport
 from bpfleakd.model.runtimes.survivors import SurvivorsPrice, SurvivorsReport
 from bpfleakd.model.scan import ScanReport
-from bpfleakd.model.selection import ProcessSelection
-from bpfleakd.model.stored_report import StoredReport, StoredReportEntry
 from bpfleakd.model.supervision import SupervisedProcess
 from bpfleakd.model.watching import WatchedProcess
 from bpfleakd.process.policy.selection import selected_pids
 from bpfleakd.process.reading.reads import reads
-from bpfleakd.queries.heap_types import read_types
 from bpfleakd.queries.process_queries import ProcessQueries
-from bpfleakd.queries.requested import heap_sample, heap_sample_price, with_new_names
+from bpfleakd.queries.requested import (
+    heap_sample,
+    heap_sample_price,
+    read_types,
+    sampled_survivors,
+    survivors_price,
+    with_new_names,
+)
 from bpfleakd.queries.scans import PendingScan, ScanOptions
-from bpfleakd.queries.survivors import sampled_survivors, survivors_price
 from bpfleakd.runtimes.runtime import RuntimeFailure
 from bpfleakd.suppressions import read_suppressions
 from bpfleakd.tracing.attaching.attach import IMPATIENT, PATIENT

@@ -12,14 +12,12 @@ from __future__ import annotations
 import gzip
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from bpfleakd.export.frame_names import frame_name, source_place
-from bpfleakd.export.protobuf import MessageWriter
 from bpfleakd.model.code.mapping import CodeMapping
 from bpfleakd.model.code.stack import Frame
-from bpfleakd.model.profile import HeapProfile
-from bpfleakd.model.report import SiteReport
+from bpfleakd.model.report import HeapProfile, SiteReport
 from bpfleakd.model.site import ThreadShare
 from bpfleakd.printable import printable
 
@@ -36,6 +34,8 @@ _NS_PER_S = 1_000_000_000
 
 # Values and labels of one sample.
 _Sample = tuple[tuple[int, int, int, int], dict[str, str | int]]
+
+_VARINT, _BYTES = 0, 2
 
 
 def pprof_profile(profile: HeapProfile) -> bytes:
@@ -215,3 +215,46 @@ def _fitting_shares(site: SiteReport) -> tuple[ThreadShare, ...]:
     count_of_all = sum(share.live_count for share in site.threads)
     fits = bytes_of_all <= site.live_bytes and count_of_all <= site.live_count
     return site.threads if fits else ()
+
+
+class MessageWriter:
+    """One message, field by field. Fields with their default value are left out."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def number(self, field: int, value: int) -> None:
+        """An int64, uint64 or bool."""
+        if value:
+            self._data += _varint(field << 3 | _VARINT) + _varint(value)
+
+    def numbers(self, field: int, values: Iterable[int]) -> None:
+        """A repeated int64 or uint64, packed."""
+        packed = b"".join(map(_varint, values))
+        if packed:
+            self._field(field, packed)
+
+    def text(self, field: int, value: str) -> None:
+        """A string, or an element of a repeated one, even if it is empty."""
+        self._field(field, value.encode(errors="backslashreplace"))
+
+    def message(self, field: int, value: MessageWriter) -> None:
+        """A message, or an element of repeated ones."""
+        self._field(field, bytes(value))
+
+    def __bytes__(self) -> bytes:
+        return bytes(self._data)
+
+    def _field(self, field: int, content: bytes) -> None:
+        self._data += _varint(field << 3 | _BYTES) + _varint(len(content)) + content
+
+
+def _varint(value: int) -> bytes:
+    """Seven bits per byte, the lowest first; a negative number is the two's complement of 64 bits."""
+    value &= (1 << 64) - 1
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)

@@ -31,12 +31,11 @@ from bpfleakd.export.client import (
 from bpfleakd.export.container_metrics import container_families
 from bpfleakd.export.daemon_metrics import daemon_families
 from bpfleakd.export.figures import Counter, Gauge, label_text, label_value
-from bpfleakd.export.guard_metrics import ExportedLimits, guard_families
 from bpfleakd.export.process_figures import BILL_GAUGES, PROCESS_COUNTERS, PROCESS_GAUGES
 from bpfleakd.export.process_series import ProcessSeries, SeriesOptions, ShownSeries, ShownSite
 from bpfleakd.export.series_sums import Sums
 from bpfleakd.export.site_figures import SITE_COUNTERS, SITE_GAUGES
-from bpfleakd.export.watch_metrics import watch_families
+from bpfleakd.export.supervision_metrics import ExportedLimits, guard_families, watch_families
 from bpfleakd.model.metrics import MetricLabel, MetricsSnapshot
 from bpfleakd.model.process import ProcessRow
 

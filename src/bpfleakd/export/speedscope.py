@@ -12,7 +12,7 @@ from bpfleakd import __version__
 from bpfleakd.export.frame_names import frame_name, source_place
 from bpfleakd.export.stack_values import StackValue, value_of
 from bpfleakd.model.code.stack import Frame
-from bpfleakd.model.profile import HeapProfile
+from bpfleakd.model.report import HeapProfile
 from bpfleakd.printable import printable
 
 _UNITS = {

@@ -12,7 +12,7 @@ import numpy as np
 
 from bpfleakd.kernel import abi, bpf
 from bpfleakd.model.code.mapping import LoadedCode, Mapping
-from bpfleakd.model.code.stack_hash import hash_word
+from bpfleakd.model.code.stack_word import hash_word
 
 _MINOR_BITS = 20
 _WORD_MASK = (1 << 64) - 1

@@ -5,7 +5,7 @@ bcc loads LLVM, some 100 MB that the daemon does not need afterwards. So this mo
 The set of pins is named after the version of all its inputs: a daemon that finds a set of the same version
 adopts it and starts no child.
 
-Compiled programs are cached (kernel/compilation/cache.py) if a directory is configured: the next start needs
+Compiled programs are cached (compilation/compiled.py) if a directory is configured: the next start needs
 no bcc, and takes a second less.
 
 The loader tries the attach methods from the best to the oldest, unless one was configured, and uses the first
@@ -32,11 +32,14 @@ from msgspec.structs import asdict
 from bpfleakd import errors, lean_imports, pid_namespace  # noqa: F401
 from bpfleakd.kernel import bpf, sampling
 from bpfleakd.kernel.child import expect_ahead, run_child, serve
-from bpfleakd.kernel.compilation.cache import CompileCache
-from bpfleakd.kernel.compilation.compiled import CompiledPrograms, with_descriptors
+from bpfleakd.kernel.compilation.compiled import (
+    CompileCache,
+    CompiledPrograms,
+    map_descriptors,
+    with_descriptors,
+)
 from bpfleakd.kernel.compilation.kernel_layout import layout_flags
 from bpfleakd.kernel.compilation.machine_code import check_stack
-from bpfleakd.kernel.compilation.module_maps import map_descriptors
 from bpfleakd.kernel.compilation.options import Capacities, LoadOptions
 from bpfleakd.kernel.compilation.source import bpf_directory, flattened
 from bpfleakd.kernel.maps import Maps

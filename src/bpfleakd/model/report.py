@@ -1,4 +1,4 @@
-"""Outstanding memory of a process, by call site."""
+"""Outstanding memory of a process by call site, as shown, stored, and given to profile viewers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from enum import StrEnum
 import msgspec
 from msgspec import Struct
 
+from bpfleakd.model.code.mapping import CodeMapping
 from bpfleakd.model.code.stack import Frame, StackEnd
 from bpfleakd.model.oom import OomKill
 from bpfleakd.model.process import ProcessSummary
@@ -124,3 +125,41 @@ class AwaitedVerdicts(Struct, frozen=True):
     verdict: Verdict
     exit_code: int
     reports: tuple[LeakReport, ...]
+
+
+class HeapProfile(Struct, frozen=True):
+    """All outstanding memory of a process, with the data that profile viewers need about it.
+
+    `time_s` is when it was taken, in seconds since the Epoch; `mappings` are in order of address.
+    """
+
+    time_s: float
+    report: LeakReport
+    mappings: tuple[CodeMapping, ...]
+
+
+class StoredReportEntry(Struct, frozen=True):
+    """A stored report: its process and its totals. `kept_s` is the time of day (Unix).
+
+    `state` is how the process, or its tracing, ended; `sites` are those it had, of which the report has the
+    largest.
+    """
+
+    id: int
+    kept_s: float
+    pid: int
+    start_ticks: int
+    comm: str
+    exe: str
+    state: str
+    live_bytes: int
+    live_count: int
+    growth_bytes_per_s: float
+    sites: int
+
+
+class StoredReport(Struct, frozen=True):
+    """A complete stored report."""
+
+    kept: StoredReportEntry
+    report: LeakReport

@@ -1,10 +1,13 @@
-"""A summary of all traced processes: rows, the metrics, the daemon's own figures."""
+"""A summary of all traced processes: rows, metrics, the daemon's own figures, the fill of its tables."""
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 from msgspec import Struct
 
 from bpfleakd import __version__
+from bpfleakd.kernel.process_slots import ProcessCounters
 from bpfleakd.model.daemon import DaemonStats
 from bpfleakd.model.metrics import MetricsSnapshot, ProcessUsage
 from bpfleakd.model.process import ProcessRow, ProcessState
@@ -14,7 +17,6 @@ from bpfleakd.process.memory_sampler import read_anonymous_bytes
 from bpfleakd.process.process import thread_commands
 from bpfleakd.queries.containers import ContainerFigures
 from bpfleakd.queries.report import Reporter, sorted_sites
-from bpfleakd.tracing.capacity.table_fill import table_entries
 from bpfleakd.tracing.observer import TracingObserver
 from bpfleakd.tracing.traced_process import TracedProcess
 from bpfleakd.tracing.tracer import Tracer
@@ -134,3 +136,20 @@ def _runs_on(traced: TracedProcess) -> bool:
     if traced.state is not ProcessState.DETACHED:
         return False
     return read_anonymous_bytes(traced.attachment.process.id) is not None
+
+
+def table_entries(processes: Collection[ProcessCounters], *, threads: int) -> dict[str, int]:
+    """Entries by table, under the names of the section `limits`: the programs count, since maps do not.
+
+    `live_blocks` and `process_sites` are those of the process with the most, as their limits are. The number
+    of threads of traced processes is an upper bound: a thread has an entry from its first allocation on.
+    """
+    return {
+        "processes": len(processes),
+        "live_blocks": max((one.recorded - one.released for one in processes), default=0),
+        # Each has an overflow site.
+        "sites": sum(one.site_count + 1 for one in processes),
+        "stacks": sum(one.stack_count for one in processes),
+        "process_sites": max((one.site_count for one in processes), default=0),
+        "threads": threads,
+    }

@@ -19,8 +19,7 @@ from bpfleakd.model.groups import GroupedReport, GroupKey
 from bpfleakd.model.history import StoredHistory
 from bpfleakd.model.packed import Packed
 from bpfleakd.model.process import ProcessRow, ProcessState
-from bpfleakd.model.profile import HeapProfile
-from bpfleakd.model.report import LeakReport, SortKey
+from bpfleakd.model.report import HeapProfile, LeakReport, SortKey
 from bpfleakd.model.runtimes.managed import TypesPrice, TypesReport
 from bpfleakd.model.runtimes.requested import NamesReport
 from bpfleakd.model.scan import ScanReport
@@ -28,14 +27,20 @@ from bpfleakd.model.site import AllocationKind
 from bpfleakd.process.memory_limits import read_memory_limits
 from bpfleakd.process.process import thread_commands
 from bpfleakd.queries.blocks import Blocks, narrowed, without_suppressed
-from bpfleakd.queries.heap_types import noted_types, source_of, types_price
 from bpfleakd.queries.history_at import LiveFigures, changed_rows, figures_at, report_at
 from bpfleakd.queries.pinning import sites_that_pin
 from bpfleakd.queries.report import Reporter, sorted_sites
-from bpfleakd.queries.requested import names_report, perf_map_of, sampler_of
+from bpfleakd.queries.requested import (
+    names_report,
+    noted_types,
+    perf_map_of,
+    sampler_of,
+    source_of,
+    survivor_sampler_of,
+    types_price,
+)
 from bpfleakd.queries.scan_reply import ScanReply
 from bpfleakd.queries.scans import PendingScan, ScanOptions, reachable_sites, scan_report
-from bpfleakd.queries.survivors import survivor_sampler_of
 from bpfleakd.queries.verdict_engine import VerdictEngine
 from bpfleakd.runtimes.runtime import HeapSampler, PerfMapWriter, SurvivorSampler, TypeCount, TypeSource
 from bpfleakd.tracing.background import Background

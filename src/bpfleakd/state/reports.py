@@ -17,8 +17,7 @@ import structlog
 
 from bpfleakd import errors
 from bpfleakd.model.process import ProcessId
-from bpfleakd.model.report import LeakReport
-from bpfleakd.model.stored_report import StoredReport, StoredReportEntry
+from bpfleakd.model.report import LeakReport, StoredReport, StoredReportEntry
 from bpfleakd.printable import printable, without_surrogates
 from bpfleakd.state.database import open_database
 

@@ -26,9 +26,9 @@ from pathlib import PurePosixPath
 
 from msgspec import Struct
 
+from bpfleakd.printable import printable, shortened
 from bpfleakd.process.files.rooted_open import TargetRoot
 from bpfleakd.symbols.jit_index import JitIndex
-from bpfleakd.symbols.jit_names import NAME_LIMIT_CHARACTERS, jit_name
 
 # Reading takes 15 ms per megabyte: more than this would stop everything else for longer than a second.
 READ_LIMIT_BYTES = 64 << 20
@@ -46,6 +46,11 @@ _SEAM_BYTES = 64
 
 # HotSpot pads both numbers with zeroes to 16 digits.
 _LINE = re.compile(rb"^(?:0x)?([0-9a-fA-F]{1,16}) +(?:0x)?0{0,8}([0-9a-fA-F]{1,8}) +([^\n]+)$", re.MULTILINE)
+
+NAME_LIMIT_CHARACTERS = 512
+
+# .NET Core writes the addresses of its type descriptions, which differ in every run.
+_METHOD_TABLE = re.compile(r" /\* MT: 0x[0-9A-Fa-f]{1,16} \*/")
 
 
 class JitSymbol(Struct, frozen=True):
@@ -206,3 +211,9 @@ class PerfMap:
     def _add(self, lines: bytes, offset: int) -> None:
         entries = [(int(m[1], 16), int(m[2], 16), offset + m.start()) for m in _LINE.finditer(lines)]
         self._junk_lines += lines.count(b"\n") - len(entries) + self._index.add(entries)
+
+
+def jit_name(text: bytes) -> str:
+    """The readable name of a method in a perf map, without addresses, of limited length."""
+    name = _METHOD_TABLE.sub("", text.strip().decode(errors="surrogateescape"))
+    return shortened(printable(name), NAME_LIMIT_CHARACTERS)

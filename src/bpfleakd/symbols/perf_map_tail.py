@@ -10,7 +10,7 @@ import re
 from pathlib import PurePosixPath
 
 from bpfleakd.process.files.rooted_open import TargetRoot
-from bpfleakd.symbols.jit_names import NAME_LIMIT_CHARACTERS, jit_name
+from bpfleakd.symbols.perf_map import NAME_LIMIT_CHARACTERS, jit_name
 
 # Bytes per reading, the newest ones if there are more.
 READ_LIMIT_BYTES = 16 << 20

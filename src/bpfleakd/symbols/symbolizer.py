@@ -34,15 +34,19 @@ from bpfleakd.printable import printable
 from bpfleakd.process.files.mapped_files import OpenedFile
 from bpfleakd.symbols.bounded_cache import BoundedCache
 from bpfleakd.symbols.installed_code import is_installed_file
-from bpfleakd.symbols.interpreted_frames import interpreted_frames, is_interpreted
-from bpfleakd.symbols.jit_frames import jit_frame, method_frames
-from bpfleakd.symbols.managed_frames import named_managed_frames
 from bpfleakd.symbols.mapping_index import IndexedMapping, MappingIndex
 from bpfleakd.symbols.module_cache import DebugSearch, Module, ModuleCache
 from bpfleakd.symbols.name_service import NameService
 from bpfleakd.symbols.native_frames import ModuleName, ModulePlace, native_frames
 from bpfleakd.symbols.perf_map import PerfMap
 from bpfleakd.symbols.process_files import ProcessFiles
+from bpfleakd.symbols.runtime_frames import (
+    interpreted_frames,
+    is_interpreted,
+    jit_frame,
+    method_frames,
+    named_managed_frames,
+)
 from bpfleakd.symbols.vdso import own_vdso
 
 LOSS_REASONS = (

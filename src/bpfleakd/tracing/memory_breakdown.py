@@ -14,8 +14,8 @@ from bpfleakd import errors
 from bpfleakd.analysis.bill import AllocatorBooks, GoHeap, UnreadHeap, bill, growth_summary, is_comparable
 from bpfleakd.analysis.container_bill import container_bill
 from bpfleakd.analysis.free_memory import free_memory
+from bpfleakd.analysis.managed_code import module_of
 from bpfleakd.analysis.memory_parts import Part, classify, shares, summarise
-from bpfleakd.analysis.method_module import module_of
 from bpfleakd.analysis.pinned_memory import PinnedPages, pinned_pages
 from bpfleakd.model.address_space import AddressSpaceReport, BillLine, JitModule, UseSummary
 from bpfleakd.model.container import ContainerBill

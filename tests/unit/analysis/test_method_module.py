@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bpfleakd.analysis.method_module import STUBS, module_of
+from bpfleakd.analysis.managed_code import STUBS, module_of
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ from bpfleakd.config import LogConfig
 from bpfleakd.daemon.logs import configure_logging
 from bpfleakd.model.groups import GroupKey
 from bpfleakd.model.history import StoredHistory
-from bpfleakd.model.process import ProcessLabels, ProcessState, TracingMode
-from bpfleakd.model.report import SortKey
+from bpfleakd.model.process import ProcessLabels, ProcessSelection, ProcessState, TracingMode
+from bpfleakd.model.report import SortKey, StoredReport, StoredReportEntry
 from bpfleakd.model.runtimes.requested import (
     HeapSample,
     HeapSamplePrice,
@@ -35,8 +35,6 @@ from bpfleakd.model.runtimes.requested import (
     UnnamedFrames,
 )
 from bpfleakd.model.runtimes.survivors import Survivor, SurvivorLine, SurvivorsPrice, SurvivorsReport
-from bpfleakd.model.selection import ProcessSelection
-from bpfleakd.model.stored_report import StoredReport, StoredReportEntry
 
 from ..samples import (
     HOSTILE,

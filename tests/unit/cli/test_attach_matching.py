@@ -13,8 +13,7 @@ from structlog.testing import capture_logs
 from bpfleakd import errors
 from bpfleakd.cli import bpfleakctl
 from bpfleakd.cli.awaited_verdicts import EXIT_CODES
-from bpfleakd.model.process import ProcessState
-from bpfleakd.model.selection import ProcessSelection
+from bpfleakd.model.process import ProcessSelection, ProcessState
 from bpfleakd.model.verdict import Verdict
 
 from ..api.serving import FakeService, running

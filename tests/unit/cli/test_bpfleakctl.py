@@ -28,9 +28,8 @@ from bpfleakd.model.difference import DiffReport
 from bpfleakd.model.groups import GroupedReport, GroupKey
 from bpfleakd.model.process import ProcessLabels, TracingMode
 from bpfleakd.model.process_events import ProcessEventStats
-from bpfleakd.model.report import LeakReport, SortKey
+from bpfleakd.model.report import LeakReport, SortKey, StoredReport, StoredReportEntry
 from bpfleakd.model.scan import ScanReport
-from bpfleakd.model.stored_report import StoredReport, StoredReportEntry
 
 from ..api.serving import FakeService, running
 from ..samples import (

@@ -10,7 +10,7 @@ import pytest
 
 PROGRAM = """
 import os, sys
-from bpfleakd.cli.object_allocator import restart_with_malloc
+from bpfleakd.cli.bpfleakd import restart_with_malloc
 restart_with_malloc()
 print(os.getpid(), sys.argv[1:], "PYTHONMALLOC" in os.environ)
 sys._debugmallocstats()

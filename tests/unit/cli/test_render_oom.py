@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from bpfleakd.cli.render.oom import oom_lines
-from bpfleakd.cli.render.report import reports_view
+from bpfleakd.cli.render.report import oom_lines, reports_view
 from bpfleakd.model.address_space import BillKind, BillLine
 from bpfleakd.model.container import ContainerBill, ContainerKind, ContainerLine
 from bpfleakd.model.oom import OomKill

@@ -11,7 +11,7 @@ import pytest
 
 from bpfleakd import errors
 from bpfleakd.cli import bpfleakctl
-from bpfleakd.model.stored_report import StoredReport, StoredReportEntry
+from bpfleakd.model.report import StoredReport, StoredReportEntry
 
 from ..api.serving import FakeService, running
 from ..samples import HOSTILE, a_report

@@ -6,9 +6,9 @@ from msgspec.structs import replace
 from prometheus_client.core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from bpfleakd.export.guard_metrics import ExportedLimits
 from bpfleakd.export.process_series import SeriesOptions
 from bpfleakd.export.prometheus import PrometheusExporter
+from bpfleakd.export.supervision_metrics import ExportedLimits
 from bpfleakd.model.address_space import BillKind, BillLine
 from bpfleakd.model.container import ContainerKind, GroupMemory
 from bpfleakd.model.metrics import MetricLabel, ProcessUsage

@@ -9,8 +9,7 @@ import pytest
 
 from bpfleakd.export.pprof import pprof_profile
 from bpfleakd.model.code.mapping import CodeMapping
-from bpfleakd.model.profile import HeapProfile
-from bpfleakd.model.report import SiteReport
+from bpfleakd.model.report import HeapProfile, SiteReport
 from bpfleakd.model.site import ThreadShare
 
 from ..samples import HOSTILE, a_frame, a_report, a_site

@@ -10,7 +10,7 @@ from bpfleakd.export.collapsed import collapsed_stacks
 from bpfleakd.export.speedscope import speedscope_profile
 from bpfleakd.export.stack_values import StackValue
 from bpfleakd.model.code.stack import StackEnd
-from bpfleakd.model.profile import HeapProfile
+from bpfleakd.model.report import HeapProfile
 
 from ..samples import HOSTILE, a_frame, a_report, a_site
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bpfleakd.model.selection import ProcessSelection
+from bpfleakd.model.process import ProcessSelection
 from bpfleakd.process.policy.selection import selected_pids
 
 from .proc_files import a_process

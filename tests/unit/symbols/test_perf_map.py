@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from bpfleakd.process.files.rooted_open import TargetRoot
 from bpfleakd.symbols import perf_map as perf_map_module
-from bpfleakd.symbols.jit_names import NAME_LIMIT_CHARACTERS
-from bpfleakd.symbols.perf_map import JitSymbol, PerfMap
+from bpfleakd.symbols.perf_map import NAME_LIMIT_CHARACTERS, JitSymbol, PerfMap
 
 OUR_ROOT = TargetRoot(os.getpid(), Path("/"))
 

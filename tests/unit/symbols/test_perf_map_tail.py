@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bpfleakd.process.files.rooted_open import TargetRoot
-from bpfleakd.symbols.jit_names import NAME_LIMIT_CHARACTERS
+from bpfleakd.symbols.perf_map import NAME_LIMIT_CHARACTERS
 from bpfleakd.symbols.perf_map_tail import PerfMapTail
 
 OUR_ROOT = TargetRoot(os.getpid(), Path("/"))

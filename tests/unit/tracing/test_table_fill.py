@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.process_slots import ProcessCounters
-from bpfleakd.tracing.capacity.table_fill import table_entries
+from bpfleakd.queries.overview import table_entries
 
 
 def test_entries_are_counted_by_table():

@@ -12,8 +12,7 @@ from bpfleakd.cli.awaited_verdicts import WAIT_S, await_verdicts
 from bpfleakd.cli.render.words import attached_line
 from bpfleakd.cli.waiting import waiting
 from bpfleakd.errors import AlreadyAttached, BpfleakdError, NoSuchProcess
-from bpfleakd.model.process import ProcessRow, TracingMode
-from bpfleakd.model.selection import ProcessSelection
+from bpfleakd.model.process import ProcessRow, ProcessSelection, TracingMode
 from bpfleakd.printable import printable
 
 HELP = "start tracing a process, or all that match"

@@ -11,8 +11,7 @@ from bpfleakd.cli.arguments import add_process, add_value, one_of
 from bpfleakd.cli.output_file import STANDARD_OUTPUT, add_output, write_output
 from bpfleakd.cli.saved_report import read_report
 from bpfleakd.export.stack_values import StackValue
-from bpfleakd.model.profile import HeapProfile
-from bpfleakd.model.report import LeakReport
+from bpfleakd.model.report import HeapProfile, LeakReport
 from bpfleakd.printable import printable
 
 HELP = "write a flame graph (HTML, SVG), or a heap profile for pprof, speedscope and others"

@@ -12,7 +12,7 @@ from bpfleakd.api.service import REPORTS_LISTED, REPORTS_LISTED_MAX
 from bpfleakd.cli.arguments import add_process, whole_number_between, whole_number_from
 from bpfleakd.cli.render.words import json_text
 from bpfleakd.errors import NoSuchReport
-from bpfleakd.model.stored_report import StoredReport, StoredReportEntry
+from bpfleakd.model.report import StoredReport, StoredReportEntry
 
 HELP = "list and show reports of processes that exited or were detached"
 

@@ -11,13 +11,14 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
+from typing import IO
 
 from bpfleakd import errors
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.cli.arguments import whole_number_between
-from bpfleakd.cli.held_output import HeldOutput
 from bpfleakd.cli.inside_library import LIBRARY, environment_with, library_path
 from bpfleakd.model.process import TracingMode
 from bpfleakd.printable import printable
@@ -30,6 +31,8 @@ _FIRST_PAUSE_S, _PAUSE_S = 0.005, 0.2
 _LOADED_WITHIN_S = 2.0
 # As in shells.
 _NOT_FOUND, _NOT_EXECUTABLE, _SIGNALLED = 127, 126, 128
+
+_CHUNK_BYTES = 1 << 16
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -185,3 +188,31 @@ def _wait_behind_screen(
         top.wait()
     held.copy()
     subprocess.run([*ctl, "top", "--pid", str(process.pid), "--once"], check=False)
+
+
+class HeldOutput:
+    """Replaces standard output and standard error where they are terminals.
+
+    It is a file without a name, because a child of the command may outlive bpfleakctl and still write to it.
+    """
+
+    def __init__(self) -> None:
+        # Open for as long as the command may write to it.
+        self._file: IO[bytes] = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
+        self._copied_bytes = 0
+
+    def of(self, stream: IO[str]) -> IO[bytes] | None:
+        """The replacement of a stream; None: the stream itself."""
+        return self._file if stream.isatty() else None
+
+    def copy(self) -> None:
+        """Write the output since the last call to the terminal."""
+        while data := os.pread(self._file.fileno(), _CHUNK_BYTES, self._copied_bytes):
+            self._copied_bytes += len(data)
+            sys.stdout.buffer.write(data)
+        sys.stdout.flush()
+
+    @property
+    def stdin(self) -> int | None:
+        """The standard input of the command: empty while `top` reads the keys; None: bpfleakctl's own."""
+        return subprocess.DEVNULL if sys.stdin.isatty() else None

@@ -106,9 +106,7 @@ def _show(answer: TypesReport | HeapSample | SurvivorsReport, *, as_json: bool) 
         return
     # rich takes longer to import than all the rest: only where a table is drawn.
     from bpfleakd.cli.render.console import fitting_width, make_console
-    from bpfleakd.cli.render.heap_sample import heap_sample_view
-    from bpfleakd.cli.render.survivors import survivors_view
-    from bpfleakd.cli.render.types import types_view
+    from bpfleakd.cli.render.types import heap_sample_view, survivors_view, types_view
 
     console = make_console()
     width = fitting_width(console)

@@ -1,4 +1,4 @@
-"""The view of `bpfleakctl maps`: memory by use, what explains it, and the modules whose code grows."""
+"""The view of `bpfleakctl maps`: memory by use, what explains it, growing modules, the container's bill."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bpfleakd.cli.render.container import container_view
 from bpfleakd.cli.render.managed import area_lines, heap_line
 from bpfleakd.cli.render.words import loss_lines, readable_function
 from bpfleakd.model.address_space import AddressSpaceReport, JitModule, MemoryShares, MemoryUse, PinningSite
+from bpfleakd.model.container import ContainerBill, ContainerLine
 from bpfleakd.printable import printable, shortened
 from bpfleakd.units import human_bytes, human_duration, human_rate
 
@@ -26,6 +26,8 @@ _USES = {
 }
 _JIT_MODULES = 10
 _JIT_FIGURES_WIDTH = 23
+
+_PATH_CHARS = 60
 
 
 def maps_view(report: AddressSpaceReport, *, width: int | None) -> RenderableType:
@@ -165,3 +167,24 @@ def _jit(modules: tuple[JitModule, ...], width: int | None) -> list[RenderableTy
     more = len(modules) - _JIT_MODULES
     title = "compiled at run time since the attach"
     return [Text(title, "bold"), table, *([Text(f"… {more:,} more modules", "dim")] if more > 0 else [])]
+
+
+def container_view(bill: ContainerBill) -> list[RenderableType]:
+    """The used part of the limit, the growth, and one row per kind."""
+    share = bill.used_bytes / bill.limit_bytes if bill.limit_bytes else 1.0
+    used = f"{human_bytes(bill.used_bytes)} of {human_bytes(bill.limit_bytes)} used ({share:.0%})"
+    name = shortened(printable(bill.cgroup), _PATH_CHARS, keep_end=True)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    for column in ("memory", "growth", "process"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column(f"kind in control group {name}")
+    for line in bill.lines:
+        own = "-" if line.process_bytes is None else human_bytes(line.process_bytes)
+        table.add_row(human_bytes(line.bytes), _line_growth(line), own, Text(line.kind.value, style="bold"))
+    summary = [Text(bill.growth_summary, "bold")] if bill.growth_summary else []
+    return [Text(f"container: {used}"), *summary, table]
+
+
+def _line_growth(line: ContainerLine) -> Text:
+    growth = line.growth_bytes_per_s
+    return Text("-") if not growth else Text(human_rate(growth), style="red" if growth > 0 else "")

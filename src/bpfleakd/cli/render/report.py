@@ -1,4 +1,4 @@
-"""The view of `bpfleakctl top`: a header per process, a row per call site, reasons, and stacks."""
+"""The view of `bpfleakctl top`: a header per process, a row per call site, reasons, stacks, OOM kills."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from rich.text import Text
 
 from bpfleakd.cli.render.descriptors import descriptor_lines
 from bpfleakd.cli.render.managed import heap_lines
-from bpfleakd.cli.render.oom import oom_lines
 from bpfleakd.cli.render.sites import VERDICT_STYLES, site_layout, site_table, why_lines
 from bpfleakd.cli.render.stacks import stack_lines
 from bpfleakd.cli.render.suppressed import suppressed_lines
@@ -24,11 +23,15 @@ from bpfleakd.cli.render.words import (
     verdict_lines,
     wrapped,
 )
+from bpfleakd.model.address_space import BillLine
+from bpfleakd.model.oom import OomKill
 from bpfleakd.model.process import GO_PROFILE_MODE, ProcessState, ProcessSummary, TracingMode
 from bpfleakd.model.report import LeakReport, SiteReport
 from bpfleakd.model.runtimes.goroutines import GoroutineGroup
 from bpfleakd.printable import printable
-from bpfleakd.units import human_duration, human_rate
+from bpfleakd.units import human_bytes, human_duration, human_rate
+
+_BILL_LINES = 5
 
 
 def reports_view(reports: Sequence[LeakReport], *, width: int | None, stacks: int) -> RenderableType:
@@ -135,3 +138,33 @@ def why_empty(process: ProcessSummary) -> str:
     if process.live_count == 0:
         return f"no call sites: all {process.allocated_count:,} blocks allocated {since} were freed again"
     return f"no call sites yet: they come with the daemon's next tick ({since})"
+
+
+def oom_lines(kill: OomKill) -> list[str]:
+    """Its memory at the kill, and the use of that shortly before."""
+    figures = (
+        ("anonymous", kill.anon_bytes),
+        ("files", kill.file_bytes),
+        ("shared", kill.shmem_bytes),
+        ("page tables", kill.page_table_bytes),
+    )
+    had = ", ".join(f"{human_bytes(size)} {what}" for what, size in figures if size)
+    lines = [f"killed by the kernel because memory had run out{': it had ' if had else ''}{had}"]
+    if kill.bill and kill.bill_age_s is not None:
+        spent = ", ".join(map(_words, kill.bill[:_BILL_LINES]))
+        lines.append(f"{human_duration(kill.bill_age_s)} before: {spent}")
+    if kill.bill_missing:
+        what = "no later bill of its memory" if kill.bill else "no bill of its memory"
+        lines.append(f"{what}: {printable(kill.bill_missing)}")
+    if kill.growth_summary:
+        lines.append(printable(kill.growth_summary))
+    if kill.container:
+        bill = kill.container
+        parts = ", ".join(f"{human_bytes(line.bytes)} {line.kind}" for line in bill.lines[:_BILL_LINES])
+        limit = human_bytes(bill.limit_bytes)
+        lines.append(f"its container: {human_bytes(bill.used_bytes)} of {limit}: {parts}")
+    return lines
+
+
+def _words(line: BillLine) -> str:
+    return f"{human_bytes(line.bytes)} {line.kind}" + (f" ({printable(line.note)})" if line.note else "")

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from bpfleakd.cli.render.words import fitted, readable_function, verdict_lines
 from bpfleakd.model.history import StoredHistory, StoredSite
-from bpfleakd.model.stored_report import StoredReportEntry
+from bpfleakd.model.report import StoredReportEntry
 from bpfleakd.model.verdict import ProcessVerdict, SiteVerdict
 from bpfleakd.printable import printable
 from bpfleakd.units import human_bytes, human_duration, human_rate

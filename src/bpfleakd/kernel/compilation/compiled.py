@@ -7,15 +7,19 @@ without a compiler can load the programs again, with other maps.
 from __future__ import annotations
 
 import base64
+import ctypes
 import json
 import os
 import struct
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
 from bpfleakd.kernel import bpf
+from bpfleakd.kernel.file_cache import FileCache
 
 # struct bpf_insn: code, registers (the source in the upper half), offset, immediate.
 _INSTRUCTION = struct.Struct("=BBhi")
@@ -23,6 +27,10 @@ _LOAD_WIDE = 0x18  # BPF_LD | BPF_IMM | BPF_DW, two instructions long
 _MAP_DESCRIPTOR = 1  # BPF_PSEUDO_MAP_FD, as its source register
 # The version of the file format.
 _VERSION = 1
+
+# More than the number of attach methods times walkers, so switching between them needs no compiler.
+_KEPT = 8
+_BYTES_MAX = 16 << 20
 
 
 class CompiledMap(Struct, frozen=True):
@@ -104,3 +112,35 @@ def _with_maps(code: bytes, replacements: Mapping[int, int]) -> bytes:
             offset += _INSTRUCTION.size
         offset += _INSTRUCTION.size
     return bytes(changed)
+
+
+class CompileCache:
+    """Files in `directory`, created if missing; with None, nothing is cached."""
+
+    def __init__(self, directory: Path | None) -> None:
+        self._files: FileCache | None = None
+        if directory is not None:
+            self._files = FileCache(directory, "programs", files_max=_KEPT, file_bytes_max=_BYTES_MAX)
+
+    def read(self, key: str) -> CompiledPrograms | None:
+        """The programs stored as `key`; None if there are none, or none that can be trusted."""
+        return None if self._files is None else self._files.read(key, CompiledPrograms.from_json)
+
+    def write(self, key: str, programs: CompiledPrograms) -> None:
+        """Store programs, completely or not at all; a failure is logged and otherwise ignored."""
+        if self._files is not None:
+            self._files.write(key, programs.to_json())
+
+
+def map_descriptors(library: Any, module: int) -> dict[str, int]:
+    """The descriptors of all maps of `module` by name; `library` is bcc.lib.
+
+    bcc's Python interface only knows the maps whose types it can read.
+    """
+    table_name, table_fd = library.bpf_table_name, library.bpf_table_fd_id
+    table_name.restype = ctypes.c_char_p
+    for function in (table_name, table_fd):
+        function.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    library.bpf_num_tables.argtypes = [ctypes.c_void_p]
+    numbers = range(library.bpf_num_tables(module))
+    return {table_name(module, number).decode(): table_fd(module, number) for number in numbers}

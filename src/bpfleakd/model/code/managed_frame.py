@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from bpfleakd.model.code.stack_hash import hash_word
+from bpfleakd.model.code.stack_word import hash_word
 
 _OBJECT, _POSITION = 2, 3
 _KIND_SHIFT = 61

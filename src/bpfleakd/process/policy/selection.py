@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bpfleakd.model.process import TracingMode
-from bpfleakd.model.selection import ProcessSelection
+from bpfleakd.model.process import ProcessSelection, TracingMode
 from bpfleakd.process.policy.rules import Match, Policy, Rule
 from bpfleakd.process.policy.subject import ProcSubject
 from bpfleakd.process.processes import list_processes

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from bpfleakd.model.code.stack_hash import hash_word
+from bpfleakd.model.code.stack_word import hash_word
 from bpfleakd.printable import printable, shortened
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.cpython.layout import CPythonLayout

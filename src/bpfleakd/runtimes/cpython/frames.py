@@ -8,6 +8,7 @@ match as a whole. Other frames have no name.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice, product
 
@@ -17,7 +18,6 @@ from bpfleakd.model.code.method import Method
 from bpfleakd.model.code.python_walk import PythonWalk
 from bpfleakd.model.code.stack import RawStack
 from bpfleakd.runtimes.cpython.code_object import CodeObject, CodeObjectReader, hash_of
-from bpfleakd.runtimes.cpython.files import module_of
 from bpfleakd.symbols.bounded_cache import BoundedCache
 from bpfleakd.symbols.installed_code import is_installed_script
 
@@ -37,6 +37,12 @@ _CODES_AT_ADDRESS_MAX = 4
 _CHOICES_MAX = 256
 # A code object with its strings, without their text.
 _OBJECT_BYTES = 500
+
+# <frozen importlib._bootstrap>, <frozen zipimport>; and code that typing, dataclasses or collections
+# generate.
+_OWN = re.compile(r"<frozen [\w.]+>|<shim>|<__array_function__ internals>")
+_PACKAGE = re.compile(r"/(?:site|dist)-packages/([^/]+)")
+_LIBRARY = re.compile(r"/lib(?:64)?/python3(?:\.\d+t?)?(?:\.zip)?/")
 
 
 class ArenaCode(Struct, frozen=True):
@@ -146,3 +152,14 @@ def _bytes_of(known: tuple[_Known, ...]) -> int:
 
 def _bits_of(check: int) -> int:
     return check >> (64 - _CHECK_BITS)
+
+
+def module_of(file: str, interpreter_module: str) -> str:
+    """An installed file's package, `interpreter_module` for the standard library, else the file's name."""
+    package = _PACKAGE.search(file)
+    if package:
+        return package[1].removesuffix(".py")
+    if _OWN.fullmatch(file) or _LIBRARY.search(file):
+        return interpreter_module
+    name = file.rsplit("/", 1)[-1]
+    return name.removesuffix(".py") or name or file

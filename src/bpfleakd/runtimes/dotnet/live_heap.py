@@ -1,8 +1,9 @@
-"""The live heap after each collection of a .NET process, from events of the GC keyword: a kilobyte each."""
+"""The live heap of a .NET process after each collection, from events of 1 kB (GC keyword); and its limit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 
 from bpfleakd.runtimes.dotnet.diagnostics import Endpoint, Provider, Session
 from bpfleakd.runtimes.dotnet.event_stream import EventStream
@@ -12,6 +13,11 @@ from bpfleakd.sandbox.helpers import Helpers
 
 _GC_KEYWORD, _INFORMATIONAL = 0x1, 4
 _BUFFER_MIB = 1
+
+_NAME = b"GCHeapHardLimit"
+# Since .NET 5, which still accepts the older one.
+_PREFIXES, _OLDER_PREFIXES = (b"DOTNET_", b"COMPlus_"), (b"COMPlus_",)
+_HEXADECIMAL = re.compile(rb"(?:0[xX])?([0-9a-fA-F]{1,16})")
 
 
 class DotnetLiveHeap:
@@ -57,3 +63,17 @@ class DotnetLiveHeap:
     def _start(self) -> Session:
         quiet = Provider(_GC_KEYWORD, _INFORMATIONAL)
         return self._endpoint().start([quiet], buffer_mib=_BUFFER_MIB, rundown=False)
+
+
+def hard_limit_bytes(environment: Mapping[bytes, bytes], version: str) -> int | None:
+    """The size in bytes beyond which the runtime refuses memory, if a variable sets it.
+
+    `version` is the runtime's, "" if unknown. The process may have written over its environment.
+    """
+    major = version.partition(".")[0]
+    is_older = major.isdecimal() and int(major) < 5
+    for prefix in _OLDER_PREFIXES if is_older else _PREFIXES:
+        found = _HEXADECIMAL.fullmatch(environment.get(prefix + _NAME, b""))
+        if found:
+            return int(found[1], 16) or None
+    return None

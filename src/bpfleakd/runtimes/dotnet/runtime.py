@@ -14,9 +14,8 @@ from bpfleakd.process.files.rooted_open import root_of
 from bpfleakd.process.process import ProcessInfo
 from bpfleakd.runtimes.dotnet.allocations import DotnetAllocations
 from bpfleakd.runtimes.dotnet.diagnostics import DiagnosticsError, Endpoint, find_endpoint
-from bpfleakd.runtimes.dotnet.heap_limit import hard_limit_bytes
 from bpfleakd.runtimes.dotnet.heap_types import DotnetTypes
-from bpfleakd.runtimes.dotnet.live_heap import DotnetLiveHeap
+from bpfleakd.runtimes.dotnet.live_heap import DotnetLiveHeap, hard_limit_bytes
 from bpfleakd.runtimes.dotnet.method_look import Methods, take_rundown
 from bpfleakd.runtimes.dotnet.methods import DotnetMethods
 from bpfleakd.runtimes.dotnet.source_lines import PdbLines

@@ -13,6 +13,7 @@ are read within a tick. A function that cannot be read is called `JS function`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 
 from bpfleakd.errors import BpfleakdError
@@ -23,7 +24,6 @@ from bpfleakd.model.code.stack import FrameKind
 from bpfleakd.runtimes.v8.code_ranges import code_ranges
 from bpfleakd.runtimes.v8.constants import Constants
 from bpfleakd.runtimes.v8.functions import FunctionReader, JsFunction
-from bpfleakd.runtimes.v8.scripts import file_of, module_of
 from bpfleakd.runtimes.v8.source_lines import ScriptLines
 from bpfleakd.symbols.bounded_cache import BoundedCache
 from bpfleakd.symbols.installed_code import is_installed_script
@@ -38,6 +38,9 @@ _KNOWN_MAX_BYTES = 16 << 20
 _LOOK_NS = 2_000_000_000
 _TAG = 1
 _LITERAL_BEHIND_FLAGS = 4
+
+_PACKAGE = re.compile(r"(?<=/node_modules/)((?:@[^/]+/)?[^/]+)/")
+_OWN = re.compile(r"node:[\w/.-]+|(?:evalmachine|internal)[\w/.:<>-]*")
 
 
 class V8Code:
@@ -116,3 +119,16 @@ class V8Code:
             line = self._lines.line(function.script, function.source, function.begins)
         script = function.script
         return Method(function.name, module_of(script), file_of(script), line, is_installed_script(script))
+
+
+def module_of(script: str) -> str:
+    """The package of an installed file; `node` for scripts of Node.js itself; else the name of the file."""
+    if _OWN.fullmatch(script):
+        return "node"
+    packages = _PACKAGE.findall(script)
+    return packages[-1] if packages else file_of(script)
+
+
+def file_of(script: str) -> str:
+    """The last part of a path or URL; for a module of Node.js, its name."""
+    return script if script.startswith("node:") else script.rsplit("/", 1)[-1] or script

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from ipaddress import ip_address
 from pathlib import Path
 
 from bpfleakd import errors
@@ -26,7 +28,6 @@ from bpfleakd.process.network_namespace import connected
 from bpfleakd.process.proc_text import catches_signal
 from bpfleakd.process.process import ProcessInfo, read_process
 from bpfleakd.runtimes.runtime import RuntimeFailure, SampledHeap
-from bpfleakd.runtimes.v8.inspector_address import UnknownAddress, inspector_address
 from bpfleakd.runtimes.v8.inspector_jobs import (
     CLOSE_JOB,
     SAMPLE_JOB,
@@ -34,6 +35,7 @@ from bpfleakd.runtimes.v8.inspector_jobs import (
     Closing,
     Conversation,
 )
+from bpfleakd.runtimes.v8.node_options import read_options
 from bpfleakd.runtimes.v8.signal_handles import handles_signal
 from bpfleakd.sandbox.channel import HelperFailed
 from bpfleakd.sandbox.helpers import Helpers
@@ -51,6 +53,12 @@ _ANSWER_MAX_BYTES = 4 << 20
 # Measured: 0.04 s for 19 MiB alive, 0.11 to 0.18 s for 257 MiB.
 _S_PER_BYTE = 0.5 / (1 << 30)
 _S_AT_LEAST = 0.04
+
+# The options are --inspect-port=HOST:PORT, --inspect=…, and others with the same values. The real address
+# shows only when it is open.
+_HOST, _PORT = "127.0.0.1", 9229
+_OPTION = re.compile(r"--(?:inspect(?:-brk|-wait|-port)?|debug-port)")
+_ADDRESS = re.compile(r"(?:(.*):)?(\d{1,5})|(.+)")
 
 
 class InspectorError(RuntimeFailure):
@@ -239,3 +247,27 @@ def _as_failure() -> Iterator[None]:
         raise InspectorError(f"its inspector cannot be reached: {error.strerror or error}") from error
     except HelperFailed as error:
         raise InspectorError(f"its inspector cannot be read: {error}") from error
+
+
+class UnknownAddress(Exception):
+    """The address cannot be determined. The message is the end of a sentence."""
+
+
+def inspector_address(pid: int, proc: Path) -> Listener:
+    """The inspector's address. Raises UnknownAddress, or OSError if the process has ended."""
+    host, port = _HOST, _PORT
+    for name, value in read_options(pid, proc):
+        if not value or not _OPTION.fullmatch(name):
+            continue
+        found = _ADDRESS.fullmatch(value)
+        if found is None:
+            continue
+        host = (found[1] or found[3] or host).strip("[]")
+        port = int(found[2]) if found[2] else port
+    if port == 0:
+        raise UnknownAddress("it was started with a random port for its inspector")
+    try:
+        ip_address("127.0.0.1" if host == "localhost" else host)
+    except ValueError as error:
+        raise UnknownAddress("it was started with a host name for its inspector") from error
+    return Listener("127.0.0.1" if host == "localhost" else host, port, inode=0, is_own=True)

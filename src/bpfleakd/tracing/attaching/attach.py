@@ -50,8 +50,7 @@ from bpfleakd.tracing.attaching.attachment import (
 )
 from bpfleakd.tracing.attaching.code_reader import ProcessCodeReader
 from bpfleakd.tracing.attaching.discovery import SEARCH_WAIT_S, Discovery
-from bpfleakd.tracing.attaching.inside import has_sampler, part_of, parts_of
-from bpfleakd.tracing.attaching.probed_file import ProbedFile
+from bpfleakd.tracing.attaching.probed_file import ProbedFile, has_sampler, part_of, parts_of
 from bpfleakd.tracing.attaching.refusals import (
     link_error,
     log_refused,

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bpfleakd.kernel.compilation.cache import CompileCache
-from bpfleakd.kernel.compilation.compiled import CompiledMap, CompiledPrograms, with_descriptors
+from bpfleakd.kernel.compilation.compiled import CompileCache, CompiledMap, CompiledPrograms, with_descriptors
 
 # A wide load of map 1 into r1, a wide load of the number 7, of map 0 into r2, and an exit.
 CODE = b"".join(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bpfleakd.runtimes.cpython.files import module_of
+from bpfleakd.runtimes.cpython.frames import module_of
 
 
 @pytest.mark.parametrize(

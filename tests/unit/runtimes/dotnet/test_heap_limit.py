@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bpfleakd.runtimes.dotnet.heap_limit import hard_limit_bytes
+from bpfleakd.runtimes.dotnet.live_heap import hard_limit_bytes
 
 MIB = 1 << 20
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bpfleakd.model.code.mapping import Mapping
+from bpfleakd.runtimes.v8.code import file_of, module_of
 from bpfleakd.runtimes.v8.code_ranges import code_ranges
-from bpfleakd.runtimes.v8.scripts import file_of, module_of
 
 NODE = "/usr/bin/node"
 

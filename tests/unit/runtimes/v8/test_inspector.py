@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from bpfleakd.process.remote_memory import RemoteMemory
-from bpfleakd.runtimes.v8.inspector_address import UnknownAddress, inspector_address
+from bpfleakd.runtimes.v8.inspector import UnknownAddress, inspector_address
 from bpfleakd.runtimes.v8.inspector_jobs import _Profile, alive_functions
 from bpfleakd.runtimes.v8.signal_handles import SignalHandles
 from tests.unit.runtimes.v8.node_processes import write_process

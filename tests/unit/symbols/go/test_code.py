@@ -16,9 +16,14 @@ from hypothesis import strategies as st
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.errors import BadElf
 from bpfleakd.runtimes.go.variables import find_variables
-from bpfleakd.symbols.go.build_info import read_build_info
-from bpfleakd.symbols.go.code import go_lines, read_go_code
-from bpfleakd.symbols.go.layouts import FIRST_RELEASE, LAST_RELEASE, layout_of
+from bpfleakd.symbols.go.code import (
+    FIRST_RELEASE,
+    LAST_RELEASE,
+    go_lines,
+    layout_of,
+    read_build_info,
+    read_go_code,
+)
 from bpfleakd.symbols.go.line_table import pclntab_section
 
 _FLAGS = {

@@ -1,4 +1,7 @@
-"""Metrics on the cost of tracing, its budget, and the measures against it."""
+"""Metrics of supervision: the cost of tracing with its budget and measures, and the watched processes.
+
+All are figures of the host, except for the rates of the fastest growers, ten at most.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,12 @@ from msgspec import Struct
 
 from bpfleakd.export.client import CounterMetricFamily, GaugeMetricFamily, Metric
 from bpfleakd.model.daemon import GuardStats
+from bpfleakd.model.watching import WatchSummary
+from bpfleakd.printable import printable, shortened
 
 _NS_PER_S = 1_000_000_000
+
+_LABEL_CHARS = 128
 
 
 class ExportedLimits(Struct, frozen=True):
@@ -69,3 +76,28 @@ def guard_families(guard: GuardStats, limits: ExportedLimits) -> Iterator[Metric
         "Number of times caches were dropped because the daemon exceeded its memory limit.",
         guard.caches_dropped_total,
     )
+
+
+def watch_families(watch: WatchSummary) -> Iterator[Metric]:
+    """The families, also without watched processes."""
+    yield GaugeMetricFamily(
+        "bpfleakd_watched_processes", "Processes whose anonymous memory is read from /proc.", watch.watched
+    )
+    yield GaugeMetricFamily(
+        "bpfleakd_growing_processes", "Watched processes whose memory grows persistently.", watch.growing
+    )
+    yield GaugeMetricFamily(
+        "bpfleakd_windows_open", "Growing processes that are being traced.", watch.windows_open
+    )
+    yield CounterMetricFamily(
+        "bpfleakd_windows_opened", "Number of times a growing process was traced.", watch.windows_opened_total
+    )
+    rate = GaugeMetricFamily(
+        "bpfleakd_growing_process_bytes_per_second",
+        "Growth of the anonymous memory of the fastest growing processes.",
+        labels=("pid", "comm"),
+    )
+    for process in watch.fastest:
+        comm = shortened(printable(process.comm), _LABEL_CHARS)
+        rate.add_metric([str(process.pid), comm], process.growth_bytes_per_s)
+    yield rate
