@@ -84,7 +84,7 @@ class MatchConfig(_Section, frozen=True):
     cgroup: Glob | msgspec.UnsetType = msgspec.UNSET
     container: Glob | msgspec.UnsetType = msgspec.UNSET
 
-    def given(self) -> dict[str, Any]:
+    def keys_in_file(self) -> dict[str, Any]:
         """The keys that are in the file."""
         values = msgspec.structs.asdict(self)
         return {key: value for key, value in values.items() if value is not msgspec.UNSET}
@@ -108,7 +108,7 @@ class RuleConfig(_Section, frozen=True):
         """The rule in the policy's form."""
         live_blocks = self.limits.live_blocks
         return Rule(
-            Match(**self.match.given()),
+            Match(**self.match.keys_in_file()),
             self.mode,
             self.follow_children,
             None if live_blocks is msgspec.UNSET else live_blocks,
@@ -321,6 +321,6 @@ def contradictions(config: Config) -> Iterator[tuple[list[str], str]]:
         )
 
     for index, rule in enumerate(config.policy.rules):
-        if not rule.match.given():
+        if not rule.match.keys_in_file():
             words = "expected at least one key (policy.default covers all other processes)"
             yield [f"policy.rules.{index}.match"], words

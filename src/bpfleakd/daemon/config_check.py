@@ -107,7 +107,7 @@ def _rules(config: Config) -> Iterator[str]:
     for index, rule in enumerate(config.policy.rules):
         given = {
             key: text
-            for key, text in rule.match.given().items()
+            for key, text in rule.match.keys_in_file().items()
             if isinstance(text, str) and not any(character in text for character in "*?[")
         }
         user, comm = given.get("user", "0"), given.get("comm", "")

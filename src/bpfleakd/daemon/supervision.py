@@ -132,7 +132,7 @@ class Supervision:
                 reason=process.reason,
                 labels=read_labels(process.pid),
             )
-            for process in self.supervisor.known()
+            for process in self.supervisor.processes()
             if process.id is not None
         )
 

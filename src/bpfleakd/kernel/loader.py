@@ -377,7 +377,7 @@ def _compile(source: str, flags: list[str], programs: tuple[Program, ...]) -> Co
     map_fds = map_descriptors(bcc.lib, module.module)
     templates = {name: template for name, template in _MAP_OF_MAPS.findall(source) if name in map_fds}
     functions = {program.function: module.dump_func(program.function.encode()) for program in programs}
-    compiled = CompiledPrograms.taken(map_fds, templates, functions)
+    compiled = CompiledPrograms.of_maps(map_fds, templates, functions)
     module.cleanup()
     return compiled
 

@@ -38,13 +38,13 @@ class Links(Struct, frozen=True, eq=False):
             np.concatenate(empty + [part.offsets for part in parts]),
         )
 
-    def chosen(self, marks: Marks) -> Links:
+    def where(self, marks: Marks) -> Links:
         """The links that are marked."""
         return Links(self.sources[marks], self.targets[marks], self.offsets[marks])
 
     def to_starts(self) -> Links:
         """The links to the start of a block."""
-        return self.chosen(self.offsets == 0)
+        return self.where(self.offsets == 0)
 
     def without_repeats(self) -> Links:
         """Each link once."""
@@ -54,7 +54,7 @@ class Links(Struct, frozen=True, eq=False):
         for column in (links.sources, links.targets, links.offsets):
             new[1:] &= column[1:] == column[:-1]
         new[1:] = ~new[1:]
-        return links.chosen(new)
+        return links.where(new)
 
 
 class Graph:

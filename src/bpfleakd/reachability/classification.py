@@ -50,7 +50,7 @@ def classify(pointers: Pointers, more_roots: Marks) -> NDArray[np.uint8]:
     kinds[held] = _POSSIBLE
     kinds[reachable] = _REACHABLE
 
-    among_lost = links.chosen(~held[links.sources] & ~held[links.targets])
+    among_lost = links.where(~held[links.sources] & ~held[links.targets])
     kinds[_led_to(among_lost, ~held)] = _INDIRECT
     return kinds
 

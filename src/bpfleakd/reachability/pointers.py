@@ -285,7 +285,7 @@ class PointerScan:
         """Drop the links to blocks that are already known to be reachable."""
         links = Links.joined(self._links)
         self._reachable = reachable_by(links.to_starts(), self._root_starts | self._reachable)
-        links = links.chosen(~self._reachable[links.targets]).without_repeats()
+        links = links.where(~self._reachable[links.targets]).without_repeats()
         self._links, self._links_count = [links], len(links)
         self._links_max = max(_LINKS_MAX, 2 * len(links))
 

@@ -118,7 +118,7 @@ class Budget(Generic[K]):
             del self._accounts[key]
         for key, usage in present.items():
             self._charge(key, usage, now_s)
-        changes = [change for key in present if (change := self._judged(key, now_s))]
+        changes = [change for key in present if (change := self._change_for(key, now_s))]
         if not changes and (dearest := self._over_host()):
             changes.append(dearest)
         return changes
@@ -136,7 +136,7 @@ class Budget(Generic[K]):
             account.load_percent = 100 * cost_ns / passed_ns
         account.usage, account.at_s = usage, now_s
 
-    def _judged(self, key: K, now_s: float) -> Change[K] | None:
+    def _change_for(self, key: K, now_s: float) -> Change[K] | None:
         account = self._accounts[key]
         limit = self._limits.process_percent
         if account.usage.is_exempt or account.level == self._levels - 1:

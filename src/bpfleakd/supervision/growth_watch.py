@@ -127,17 +127,17 @@ class GrowthWatch:
         for start in (level * _LEVEL, level * _LEVEL + _SLOTS):
             end = start + _SLOTS
             self._extremes[start:end] = self._extremes[start + passed : end] + _EMPTY[:passed]
-        floors = self._judged(level, _LOWEST)
+        floors = self._recent(level, _LOWEST)
         if self._growths[level] is None and _is_level(floors, self._options.min_bytes / 2):
             return
         if passed == _SLOTS or _is_judgeable(floors):
-            self._growths[level] = self._verdict_engine(level, floors)
+            self._growths[level] = self._persistent_growth(level, floors)
 
-    def _judged(self, level: int, which: int) -> array[int]:
+    def _recent(self, level: int, which: int) -> array[int]:
         first = level * _LEVEL + which * _SLOTS + _SLOTS - 1 - _STRETCHES
         return self._extremes[first : first + _STRETCHES]
 
-    def _verdict_engine(self, level: int, all_floors: array[int]) -> WatchedGrowth | None:
+    def _persistent_growth(self, level: int, all_floors: array[int]) -> WatchedGrowth | None:
         floors = [floor for floor in all_floors if floor != _NO_READING]
         if not floors:
             return None
@@ -145,7 +145,7 @@ class GrowthWatch:
         # Nearly all processes end here, nearly always: the rest costs a hundred times as much.
         if floors[-1] - floors[0] < required / 2:
             return None
-        all_ceilings = self._judged(level, _HIGHEST)
+        all_ceilings = self._recent(level, _HIGHEST)
         if not (_rises_all_the_way(all_floors, min) and _rises_all_the_way(all_ceilings, max)):
             return None
         window_s = self._options.window_s * _SCALES[level]

@@ -148,7 +148,7 @@ class GrowthWatcher:
         for process in self._rounds.due(now_s, _READINGS_A_STEP):
             self._take_reading(process, self._watched[process], now_s)
         closing, self._closing = self._closing, []
-        return [*closing, *map(self._open, self._looks.wanted(now_s))]
+        return [*closing, *map(self._open, self._looks.due_windows(now_s))]
 
     def opened(self, process: ProcessId, now_ns: int) -> None:
         """Record that the window is open."""

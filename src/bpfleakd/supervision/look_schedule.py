@@ -87,7 +87,7 @@ class LookSchedule(Generic[K]):
         if self._is_over(look, now_s):
             del self._looks[key]
 
-    def wanted(self, now_s: float) -> list[K]:
+    def due_windows(self, now_s: float) -> list[K]:
         """The processes to open a window for now. Each counts as open until `closed`, `failed`, `forget`."""
         free = self._options.windows - self.count(WatchState.WINDOW)
         found: list[K] = []

@@ -220,7 +220,7 @@ class Supervisor:
         process = self._known.get(pid)
         return process is not None and process.manual
 
-    def known(self) -> Sequence[ManagedProcess]:
+    def processes(self) -> Sequence[ManagedProcess]:
         """Every process, by pid."""
         return [self._known[pid] for pid in sorted(self._known)]
 

@@ -1,6 +1,6 @@
 """Finds names of addresses in files, outside of the tracing thread: no caller waits for a file or a name.
 
-    names.known(owner, module, places)   # known names; requests the rest
+    names.names_so_far(owner, module, places)   # and requests the rest
     names.is_pending(owner)              # whether more are to come
 
 Rules:
@@ -143,7 +143,7 @@ class NameService:
         with self._changed:
             self._users.put(owner, user)
 
-    def known(self, owner: str, module: Module, places: Collection[Place]) -> dict[int, NamedAddress]:
+    def names_so_far(self, owner: str, module: Module, places: Collection[Place]) -> dict[int, NamedAddress]:
         """Known names of places in a module, by the address to look up; requests the rest."""
         with self._changed:
             found = {code: self._known.get((module.identity, code)) for code, _vaddr in places}

@@ -286,7 +286,7 @@ class Symbolizer:
         wanted = [
             (p.code_vaddr, p.vaddr) for p in module_places if p.code_vaddr is not None and p.vaddr is not None
         ]
-        known = self._names.known(self.owner, module, wanted) if self._names else {}
+        known = self._names.names_so_far(self.owner, module, wanted) if self._names else {}
         if self._names and len(known) < len(wanted):
             missing = {
                 place: at.code_vaddr

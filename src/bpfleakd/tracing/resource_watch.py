@@ -67,7 +67,7 @@ class ResourceWatch:
         self._risen: Counter[ResourceKind] = Counter()
         self._shares: dict[ResourceKind, tuple[ResourceShare, ...]] = {}
         self._limit: int | None = None
-        self._told: set[ResourceKind] = set()
+        self._announced: set[ResourceKind] = set()
         self._opened_at = ""
 
     def count(self, kind: ResourceKind) -> int | None:
@@ -90,8 +90,8 @@ class ResourceWatch:
 
     def new_leaks(self) -> list[ResourceUse]:
         """Leaks that were not returned before."""
-        new = [leak for leak in self.leaks if leak.kind not in self._told]
-        self._told |= {leak.kind for leak in new}
+        new = [leak for leak in self.leaks if leak.kind not in self._announced]
+        self._announced |= {leak.kind for leak in new}
         return new
 
     def read(self, clock_ns: Callable[[], int], background: Background) -> None:
@@ -139,17 +139,17 @@ class ResourceWatch:
         each, count, risen = _BYTES[kind], self._counts[kind], self._risen[kind]
         return each * count, count, each * risen, risen, 0, each * count, 0, 0
 
-    def _judged(self, kind: ResourceKind) -> SiteVerdict:
+    def _verdict_on(self, kind: ResourceKind) -> SiteVerdict:
         return self._verdicts.of(_KINDS.index(kind), self._counts[kind], self._risen[kind])
 
     def _is_more(self, kind: ResourceKind) -> bool:
         return self._counts[kind] - self._first[kind] >= _GROWN_MIN
 
     def _grows(self, kind: ResourceKind) -> bool:
-        return self._is_more(kind) and self._judged(kind).verdict in (Verdict.LEAK, Verdict.GROWING)
+        return self._is_more(kind) and self._verdict_on(kind).verdict in (Verdict.LEAK, Verdict.GROWING)
 
     def _use(self, kind: ResourceKind) -> ResourceUse:
-        judged, count = self._judged(kind), self._counts[kind]
+        judged, count = self._verdict_on(kind), self._counts[kind]
         verdict = judged.verdict
         if verdict in (Verdict.LEAK, Verdict.GROWING) and not self._grows(kind):
             verdict = Verdict.STEADY

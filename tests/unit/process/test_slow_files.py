@@ -79,7 +79,7 @@ def test_an_answer_is_kept_for_who_asks_again(server: Server) -> None:
     files = slow_files(server)
     for _ in range(3):
         assert files.open(PID, FILE, "one") == FILE.path
-    files.rest()
+    files.close_idle()
     assert files.open(PID, FILE, "one") == FILE.path
     assert server.opens == 1
     for _ in range(2):

@@ -21,8 +21,8 @@ def test_a_process_that_grows_gets_a_window():
     looks = a_schedule()
     looks.note("leaky", 0, 100.0)
     looks.note("steady", 0, 0.0)
-    assert looks.wanted(0) == ["leaky"]
-    assert looks.wanted(0) == []
+    assert looks.due_windows(0) == ["leaky"]
+    assert looks.due_windows(0) == []
     assert looks.look("leaky").state is WatchState.WINDOW
     assert looks.look("steady").state is WatchState.WATCHED
 
@@ -32,10 +32,10 @@ def test_the_fastest_growers_go_first_and_the_others_wait():
     looks = a_schedule()
     for name, rate in (("slow", 1.0), ("fast", 3.0), ("middle", 2.0)):
         looks.note(name, 0, rate)
-    assert looks.wanted(0) == ["fast", "middle"]
+    assert looks.due_windows(0) == ["fast", "middle"]
     assert looks.look("slow").state is WatchState.GROWING
     looks.closed("fast", 60)
-    assert looks.wanted(60) == ["slow"]
+    assert looks.due_windows(60) == ["slow"]
 
 
 def test_pauses_grow_while_it_goes_on_growing():
@@ -43,7 +43,7 @@ def test_pauses_grow_while_it_goes_on_growing():
     looks, now_s, pauses_s = a_schedule(), 0, []
     for _round in range(5):
         closed_s = now_s
-        while looks.note("leaky", now_s, 100.0) or not looks.wanted(now_s):
+        while looks.note("leaky", now_s, 100.0) or not looks.due_windows(now_s):
             now_s += 10
         looks.opened("leaky")
         pauses_s.append(now_s - closed_s)
@@ -57,26 +57,26 @@ def test_a_process_that_stops_growing_begins_anew():
     """After a while without growth; a shorter lull changes nothing."""
     looks = a_schedule()
     looks.note("leaky", 0, 100.0)
-    looks.wanted(0)
+    looks.due_windows(0)
     looks.closed("leaky", 60)
     looks.note("leaky", 200, 0.0)
     assert looks.look("leaky").state is WatchState.PAUSED
     looks.note("leaky", 290, 100.0)
-    assert looks.wanted(290) == []
+    assert looks.due_windows(290) == []
     looks.note("leaky", 600, 0.0)
     assert looks.look("leaky").state is WatchState.WATCHED
     looks.note("leaky", 601, 100.0)
-    assert looks.wanted(601) == ["leaky"]
+    assert looks.due_windows(601) == ["leaky"]
 
 
 def test_what_cannot_be_attached_is_not_tried_again():
     """It keeps the reason."""
     looks = a_schedule()
     looks.note("go", 0, 100.0)
-    looks.wanted(0)
+    looks.due_windows(0)
     looks.failed("go", 0, "it is a Go program", for_good=True)
     looks.note("go", 10_000, 100.0)
-    assert looks.wanted(10_000) == []
+    assert looks.due_windows(10_000) == []
     assert (looks.look("go").state, looks.look("go").reason) == (WatchState.REFUSED, "it is a Go program")
 
 
@@ -84,13 +84,13 @@ def test_what_cannot_be_attached_now_is_tried_later():
     """A table was full."""
     looks = a_schedule()
     looks.note("later", 0, 100.0)
-    looks.wanted(0)
+    looks.due_windows(0)
     looks.failed("later", 0, "no room", for_good=False)
     looks.note("later", 290, 100.0)
-    assert looks.wanted(290) == []
+    assert looks.due_windows(290) == []
     assert looks.look("later").reason == "no room"
     looks.note("later", 300, 100.0)
-    assert looks.wanted(300) == ["later"]
+    assert looks.due_windows(300) == ["later"]
 
 
 def test_a_process_that_ends_in_its_window_makes_room():
@@ -98,9 +98,9 @@ def test_a_process_that_ends_in_its_window_makes_room():
     looks = a_schedule()
     for name in ("first", "second", "third"):
         looks.note(name, 0, 100.0)
-    looks.wanted(0)
+    looks.due_windows(0)
     looks.forget("first")
-    assert looks.wanted(1) == ["third"]
+    assert looks.due_windows(1) == ["third"]
 
 
 class Machine(RuleBasedStateMachine):
@@ -125,7 +125,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def want(self):
-        for key in self.looks.wanted(self.now_s):
+        for key in self.looks.due_windows(self.now_s):
             assert key not in self.open
             assert self.now_s >= self.rests_until_s.get(key, 0.0)
             self.open.add(key)

@@ -107,7 +107,7 @@ class World:
         self.pass_time(0)
 
     def states(self) -> dict[int, str]:
-        return {process.pid: process.state.value for process in self.supervisor.known()}
+        return {process.pid: process.state.value for process in self.supervisor.processes()}
 
     def state(self, pid: int) -> str | None:
         return self.states().get(pid)
@@ -475,7 +475,7 @@ def test_attached_manually_without_a_mode(world, mode):
     world.fork(23, "off")
     world.samplers.add(23)
     traced = world.supervisor.attach(23, world.now_ns, mode)
-    (process,) = (process for process in world.supervisor.known() if process.pid == 23)
+    (process,) = (process for process in world.supervisor.processes() if process.pid == 23)
     assert traced.request.mode == process.mode == (mode or TracingMode.INSIDE)
 
 
@@ -520,7 +520,7 @@ def test_what_an_earlier_daemon_traced_goes_on_being_traced(world):
     world.tell(GAP)
     world.pass_time()
     assert world.states() == {23: "traced", 29: "traced", 37: "traced", 41: "off"}
-    rules = [process.rule for process in world.supervisor.known()]
+    rules = [process.rule for process in world.supervisor.processes()]
     assert rules[:3] == ["rule 1", "manual", "manual"]
     assert world.attached == [23, 29, 37, 41]
 
@@ -531,7 +531,7 @@ def test_what_nobody_wrote_down_counts_as_attached_manually_where_the_policy_wou
         world.fork(pid, comm, told=False)
         world.start(pid, TracingRequest())
     world.supervisor.adopt(dict.fromkeys([23, 29, 31], 0), world.now_ns)
-    assert [process.manual for process in world.supervisor.known()] == [False, True, False]
+    assert [process.manual for process in world.supervisor.processes()] == [False, True, False]
 
 
 def test_a_window_that_an_earlier_daemon_opened_ends_in_time(world):

@@ -86,18 +86,18 @@ def module(tmp_path: Path) -> Module:
 def named(service: NameService, module: Module, *codes: int, owner: str = "me") -> dict[int, NamedAddress]:
     """The names when nothing is pending any more."""
     places = [(code, code) for code in codes]
-    service.known(owner, module, places)
+    service.names_so_far(owner, module, places)
     assert service.wait(owner, 30)
-    return service.known(owner, module, places)
+    return service.names_so_far(owner, module, places)
 
 
 def test_a_real_program(module: Module, tmp_path: Path) -> None:
     """Functions and lines come from a helper; the second question needs none."""
     service = NameService(helpers())
     address = nm(tmp_path / "program")["hidden"]
-    assert service.known("me", module, [(address, address)]) == {}
+    assert service.names_so_far("me", module, [(address, address)]) == {}
     assert service.wait("me", 30)
-    found = service.known("other", module, [(address, address)])[address]
+    found = service.names_so_far("other", module, [(address, address)])[address]
     assert (found.symbol, found.frames) == ("hidden", (SourceFrame("hidden", f"{tmp_path}/program.c:1"),))
     assert not service.is_pending("other")
 
@@ -105,12 +105,12 @@ def test_a_real_program(module: Module, tmp_path: Path) -> None:
 def test_nobody_waits(names: NameService, fake: FakeHelpers, module: Module) -> None:
     """Names that are still unknown are missing from the answer, and pending."""
     fake.gate.clear()
-    assert names.known("me", module, [(1, 1)]) == {}
+    assert names.names_so_far("me", module, [(1, 1)]) == {}
     assert names.is_pending("me")
     assert not names.wait("me", 0.01)
     fake.gate.set()
     assert names.wait("me", 30)
-    assert names.known("me", module, [(1, 1)])[1].symbol == "readable _Z1x"
+    assert names.names_so_far("me", module, [(1, 1)])[1].symbol == "readable _Z1x"
 
 
 def test_a_name_on_which_the_demangler_fails_fails_alone(
@@ -171,9 +171,9 @@ def test_users_take_turns_however_many_processes_one_has(
     crowd = [f"one of many {number}" for number in range(5)]
     for number, owner in enumerate(crowd):
         names.enrol(owner, 1_000)
-        names.known(owner, module, [(number, number)])
+        names.names_so_far(owner, module, [(number, number)])
     names.enrol("alone", 1_001)
-    names.known("alone", module, [(23, 23)])
+    names.names_so_far("alone", module, [(23, 23)])
     fake.gate.set()
     assert all(names.wait(owner, 30) for owner in (*crowd, "alone"))
     assert fake.codes.index(23) <= 1

@@ -97,12 +97,12 @@ class Feed:
                 if question is None or (self._paused and question == asked):
                     continue
             asked = question
-            answer = self._asked(question)
+            answer = self._answer_to(question)
             with self._changed:
                 self._answer = answer
             self._wake()
 
-    def _asked(self, question: Question) -> Answer:
+    def _answer_to(self, question: Question) -> Answer:
         try:
             if question.pid is None:
                 return Answer(question, self._client.processes(), self._client.watched())

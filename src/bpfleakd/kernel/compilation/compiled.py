@@ -52,7 +52,7 @@ class CompiledPrograms(Struct, frozen=True):
     functions: Mapping[str, bytes]
 
     @classmethod
-    def taken(
+    def of_maps(
         cls, map_fds: Mapping[str, int], templates: Mapping[str, str], functions: Mapping[str, bytes]
     ) -> CompiledPrograms:
         """Copy the programs compiled for the maps `map_fds`; `templates` by the maps of maps."""

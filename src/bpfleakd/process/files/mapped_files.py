@@ -194,9 +194,9 @@ def _copied(pid: int, mapping: Mapping, owner: str) -> OpenedFile:
 _slow_files = SlowFiles(_copied)
 
 
-def rest() -> None:
+def close_idle() -> None:
     """Close files of slow file systems that nobody has requested recently."""
-    _slow_files.rest()
+    _slow_files.close_idle()
 
 
 def open_unchanged(mapping: Mapping, owner: str) -> OpenedFile:

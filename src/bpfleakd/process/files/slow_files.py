@@ -94,7 +94,7 @@ class SlowFiles(Generic[T]):
                 self._openings.pop(file, None)
         return opening.result()
 
-    def rest(self) -> None:
+    def close_idle(self) -> None:
         """Close files that nobody has requested recently."""
         if not self._openings:
             return

@@ -117,7 +117,7 @@ class ReadsApart:
             for each in self._abandoned:
                 each.link.is_over(max(0.0, deadline_s - time.monotonic()))
 
-    def rest(self) -> None:
+    def close_idle(self) -> None:
         with self._lock:
             if time.monotonic() - self._used_s > IDLE_S:
                 self._close_link()

@@ -43,7 +43,7 @@ class Reads(Protocol):
     def read_pieces(self, pid: int, pieces: bytes, address: int, size_bytes: int) -> int: ...
     def close(self, descriptor: int) -> None: ...
     def is_silent(self, pid: int) -> bool: ...
-    def rest(self) -> None: ...
+    def close_idle(self) -> None: ...
 
 
 class _FileWords(Words):
@@ -133,7 +133,7 @@ class _Direct:
     def is_silent(self, pid: int) -> bool:
         return False
 
-    def rest(self) -> None:
+    def close_idle(self) -> None:
         pass
 
 

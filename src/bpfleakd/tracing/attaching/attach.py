@@ -236,7 +236,7 @@ class Attacher:
     def poll(self) -> None:
         """Finish work that the kernel needed time for, and close what is no longer needed."""
         self._linker.sweep()
-        mapped_files.rest()
+        mapped_files.close_idle()
 
     def follow(self, attachment: Attachment, code: ProcessCode, wait_s: float = SEARCH_WAIT_S) -> Attachment:
         """Probe the allocators in newly loaded libraries.

@@ -57,7 +57,7 @@ class GoroutineWatch:
         self._places: dict[SiteKey, StartPlace] = {}
         self._started: dict[SiteKey, tuple[int, int]] = {}
         self._reading: GoroutineReading | None = None
-        self._told: set[str | None] = set()
+        self._announced: set[str | None] = set()
         self.leaks: tuple[GoroutineGroup, ...] = ()
         """Those that become ever more."""
 
@@ -73,8 +73,8 @@ class GoroutineWatch:
 
     def new_leaks(self) -> list[GoroutineGroup]:
         """Leaks that were not returned before."""
-        new = [leak for leak in self.leaks if leak.started_at not in self._told]
-        self._told |= {leak.started_at for leak in new}
+        new = [leak for leak in self.leaks if leak.started_at not in self._announced]
+        self._announced |= {leak.started_at for leak in new}
         return new
 
     def read(self, now_ns: int) -> None:

@@ -96,7 +96,7 @@ class GoProfile:
         self._misses_c = not sees_c and program.calls_c
         self.is_alone = not sees_c and not program.calls_c
         self._cycle: int | None = None
-        self._collections = self._told = 0
+        self._collections = self._collections_read = 0
         self._began_ns = self._collected_ns = clock_ns()
         self._peaks = np.zeros(0)
         # Stacks have most of their frames in common.
@@ -154,7 +154,7 @@ class GoProfile:
 
     def new_collections(self) -> int:
         """How many collections have become known since the last call."""
-        new, self._told = self._collections - self._told, self._collections
+        new, self._collections_read = self._collections - self._collections_read, self._collections
         return new
 
     @property

@@ -168,10 +168,10 @@ def test_an_idle_daemon_has_no_server(
     """It is ended after a while without a read, and starts again with one."""
     words_of(target)
     read_mappings(target.pid)
-    apart.rest()
+    apart.close_idle()
     server_of()
     monkeypatch.setattr(apart_module, "IDLE_S", 0.0)
-    apart.rest()
+    apart.close_idle()
     with pytest.raises(ValueError, match="unpack"):
         server_of()
     assert read_mappings(target.pid)
