@@ -285,7 +285,7 @@ class DaemonService:
         await self._worker.call(self._backend.supervise)
         self._backend.supervision.wake()
         await self._worker.call(self._backend.refresh_snapshot)
-        await self._worker.call(reads().rest)
+        await self._worker.call(reads().close_idle)
         now_s = time.monotonic()
         if now_s >= self._trim_due_s:
             await self._worker.call(c_heap.trim)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from bpfleakd.cli.render.words import json_text
+from bpfleakd.cli.show import show
 from bpfleakd.errors import BadHistory
 from bpfleakd.model.history import StoredHistory
 
@@ -36,24 +36,17 @@ def run(arguments: argparse.Namespace) -> int:
         process, sites = classified(history)
     except ValueError as error:
         raise BadHistory(f"{arguments.file}: {error}") from None
-    if arguments.json:
-        rows = [
-            {
-                "site": site.site,
-                "function": site.function,
-                "module": site.module,
-                **msgspec.to_builtins(verdict),
-            }
-            for site, verdict in sites
-        ]
-        print(json_text({"process_verdict": process, "sites": rows}))
-        return 0
-    from bpfleakd.cli.render.console import fitting_width, make_console
-    from bpfleakd.cli.render.saved import analyzed_view
+    rows = [
+        {"site": site.site, "function": site.function, "module": site.module, **msgspec.to_builtins(verdict)}
+        for site, verdict in sites
+    ]
 
-    console = make_console()
-    console.print(analyzed_view(history, process, sites, width=fitting_width(console)))
-    return 0
+    def view(width: int | None) -> object:
+        from bpfleakd.cli.render.saved import analyzed_view
+
+        return analyzed_view(history, process, sites, width=width)
+
+    return show({"process_verdict": process, "sites": rows}, view, as_json=arguments.json)
 
 
 def _read(path: Path) -> StoredHistory:

@@ -8,8 +8,8 @@ from pathlib import Path
 from bpfleakd.analysis.diff import compared
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.cli.arguments import duration_s, pid, whole_number_from
-from bpfleakd.cli.render.words import json_text
 from bpfleakd.cli.saved_report import read_report
+from bpfleakd.cli.show import show
 from bpfleakd.model.difference import DiffReport
 from bpfleakd.model.report import LeakReport, SortKey
 
@@ -66,19 +66,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the call sites that changed, largest gains first; two files need no daemon."""
     report = _compared(arguments)
-    if arguments.json:
-        print(json_text(report))
-        return 0
-    # rich takes longer to import than all the rest: only where a table is drawn.
-    from bpfleakd.cli.render.console import fitting_width, make_console
-    from bpfleakd.cli.render.diff import diff_view
 
-    console = make_console()
-    view = diff_view(
-        report, width=fitting_width(console), limit=arguments.limit or None, stacks=arguments.stacks
-    )
-    console.print(view)
-    return 0
+    def view(width: int | None) -> object:
+        from bpfleakd.cli.render.diff import diff_view
+
+        return diff_view(report, width=width, limit=arguments.limit or None, stacks=arguments.stacks)
+
+    return show(report, view, as_json=arguments.json)
 
 
 def _compared(arguments: argparse.Namespace) -> DiffReport:

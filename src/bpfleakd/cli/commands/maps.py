@@ -6,7 +6,7 @@ import argparse
 
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.cli.arguments import add_process
-from bpfleakd.cli.render.words import json_text
+from bpfleakd.cli.show import show
 
 HELP = "show what a process' memory consists of"
 
@@ -19,13 +19,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print tables of uses, of shares and of modules, or JSON."""
     report = DaemonClient(arguments.socket).address_space(arguments.pid)
-    if arguments.json:
-        print(json_text(report))
-        return 0
-    # rich takes longer to import than all the rest: only where a table is drawn.
-    from bpfleakd.cli.render.console import fitting_width, make_console
-    from bpfleakd.cli.render.maps import maps_view
 
-    console = make_console()
-    console.print(maps_view(report, width=fitting_width(console)))
-    return 0
+    def view(width: int | None) -> object:
+        from bpfleakd.cli.render.maps import maps_view
+
+        return maps_view(report, width=width)
+
+    return show(report, view, as_json=arguments.json)

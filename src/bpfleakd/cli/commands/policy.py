@@ -7,7 +7,7 @@ import argparse
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.api.service import SupervisedList
 from bpfleakd.cli.arguments import add_process
-from bpfleakd.cli.render.words import json_text
+from bpfleakd.cli.show import show
 from bpfleakd.errors import NoSuchProcess
 
 HELP = "show the mode of each process, and which rule decided"
@@ -25,12 +25,10 @@ def run(arguments: argparse.Namespace) -> int:
         processes = tuple(process for process in processes if arguments.pid in (process.pid, process.comm))
         if not processes:
             raise NoSuchProcess(f"there is no process {arguments.pid}", "`ps -e` lists those that exist")
-    if arguments.json:
-        print(json_text(SupervisedList(processes)))
-        return 0
-    # rich takes longer to import than all the rest: only where a table is drawn.
-    from bpfleakd.cli.render.console import make_console
-    from bpfleakd.cli.render.processes import supervised_view
 
-    make_console().print(supervised_view(processes))
-    return 0
+    def view(_width: int | None) -> object:
+        from bpfleakd.cli.render.processes import supervised_view
+
+        return supervised_view(processes)
+
+    return show(SupervisedList(processes), view, as_json=arguments.json)

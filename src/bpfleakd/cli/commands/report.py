@@ -7,7 +7,7 @@ import argparse
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.api.service import BLOCKS_LISTED, BLOCKS_LISTED_MAX
 from bpfleakd.cli.arguments import add_no_suppressions, add_process, duration_s, site, whole_number_between
-from bpfleakd.cli.render.words import json_text
+from bpfleakd.cli.show import show
 
 HELP = "list the outstanding blocks of a process, by call site"
 
@@ -43,13 +43,10 @@ def run(arguments: argparse.Namespace) -> int:
         limit=arguments.limit,
         suppress=arguments.suppress,
     )
-    if arguments.json:
-        print(json_text(report))
-        return 0
-    # rich takes longer to import than all the rest: only where a table is drawn.
-    from bpfleakd.cli.render.blocks import blocks_view
-    from bpfleakd.cli.render.console import fitting_width, make_console
 
-    console = make_console()
-    console.print(blocks_view(report, width=fitting_width(console)))
-    return 0
+    def view(width: int | None) -> object:
+        from bpfleakd.cli.render.blocks import blocks_view
+
+        return blocks_view(report, width=width)
+
+    return show(report, view, as_json=arguments.json)

@@ -10,7 +10,7 @@ import argparse
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.api.service import REPORTS_LISTED, REPORTS_LISTED_MAX
 from bpfleakd.cli.arguments import add_process, whole_number_between, whole_number_from
-from bpfleakd.cli.render.words import json_text
+from bpfleakd.cli.show import show
 from bpfleakd.errors import NoSuchReport
 from bpfleakd.model.report import StoredReport, StoredReportEntry
 
@@ -44,28 +44,22 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.show is not None:
         if arguments.limit is not None:
             arguments.wrong_usage("--show names one report: --limit is for the list")
-        saved = _chosen(client, arguments.show, arguments.pid)
-        if arguments.json:
-            print(json_text(saved.report))
-            return 0
-        from bpfleakd.cli.render.console import fitting_width, make_console
-        from bpfleakd.cli.render.report import reports_view
+        report = _chosen(client, arguments.show, arguments.pid).report
 
-        console = make_console()
-        console.print(
-            reports_view([saved.report], width=fitting_width(console), stacks=len(saved.report.sites))
-        )
-        return 0
+        def report_view(width: int | None) -> object:
+            from bpfleakd.cli.render.report import reports_view
+
+            return reports_view([report], width=width, stacks=len(report.sites))
+
+        return show(report, report_view, as_json=arguments.json)
     reports = _listed(client, arguments.pid, arguments.limit or REPORTS_LISTED)
-    if arguments.json:
-        print(json_text({"reports": reports}))
-        return 0
-    # rich takes longer to import than all the rest: only where a table is drawn.
-    from bpfleakd.cli.render.console import make_console
-    from bpfleakd.cli.render.saved import kept_reports_view
 
-    make_console().print(kept_reports_view(reports))
-    return 0
+    def list_view(_width: int | None) -> object:
+        from bpfleakd.cli.render.saved import kept_reports_view
+
+        return kept_reports_view(reports)
+
+    return show({"reports": reports}, list_view, as_json=arguments.json)
 
 
 def _listed(client: DaemonClient, process: int | str | None, limit: int) -> tuple[StoredReportEntry, ...]:

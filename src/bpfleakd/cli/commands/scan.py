@@ -7,7 +7,7 @@ import argparse
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.api.service import BLOCKS_LISTED, BLOCKS_LISTED_MAX, STOP_LIMIT_MAX_S, STOP_LIMIT_S
 from bpfleakd.cli.arguments import add_process, duration_s, number_between, whole_number_between
-from bpfleakd.cli.render.words import json_text
+from bpfleakd.cli.show import show
 from bpfleakd.cli.waiting import waiting
 
 HELP = "find lost blocks: those nothing points to any more"
@@ -58,13 +58,10 @@ def run(arguments: argparse.Namespace) -> int:
             stop_limit_s=arguments.stop_limit / 1000,
             limit=(arguments.limit or BLOCKS_LISTED) if arguments.blocks else 0,
         )
-    if arguments.json:
-        print(json_text(report))
-        return 0
-    # rich takes longer to import than all the rest: only where a table is drawn.
-    from bpfleakd.cli.render.console import fitting_width, make_console
-    from bpfleakd.cli.render.scan import scan_view
 
-    console = make_console()
-    console.print(scan_view(report, width=fitting_width(console)))
-    return 0
+    def view(width: int | None) -> object:
+        from bpfleakd.cli.render.scan import scan_view
+
+        return scan_view(report, width=width)
+
+    return show(report, view, as_json=arguments.json)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.api.service import HEAP_SAMPLE_MAX_S, HEAP_SAMPLE_S
 from bpfleakd.cli.arguments import add_process, duration_s
-from bpfleakd.cli.render.words import json_text
+from bpfleakd.cli.show import show
 from bpfleakd.cli.waiting import waiting
 from bpfleakd.errors import AccessDenied
 from bpfleakd.model.runtimes.managed import TypesPrice, TypesReport
@@ -68,8 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 1
     with waiting(f"counting the objects of {arguments.pid}"):
         report = client.types(arguments.pid, stop=stop)
-    _show(report, as_json=arguments.json)
-    return 0
+    return show(report, partial(_view, report), as_json=arguments.json)
 
 
 def _sample(client: DaemonClient, arguments: argparse.Namespace) -> int:
@@ -82,8 +82,7 @@ def _sample(client: DaemonClient, arguments: argparse.Namespace) -> int:
         sample = client.heap_sample(arguments.pid, sample_s=arguments.sample_s)
     if sample.is_left_open:
         print(f"bpfleakctl: the inspector at {sample.address} could not be closed", file=sys.stderr)
-    _show(sample, as_json=arguments.json)
-    return 0
+    return show(sample, partial(_view, sample), as_json=arguments.json)
 
 
 def _survivors(client: DaemonClient, arguments: argparse.Namespace) -> int:
@@ -95,28 +94,19 @@ def _survivors(client: DaemonClient, arguments: argparse.Namespace) -> int:
     most = f"for up to {longest_s(arguments.sample_s):g} s if it allocates little"
     with waiting(f"sampling the heap of {arguments.pid}, {most}"):
         report = client.survivors(arguments.pid, sample_s=arguments.sample_s)
-    _show(report, as_json=arguments.json)
-    return 0
+    return show(report, partial(_view, report), as_json=arguments.json)
 
 
-def _show(answer: TypesReport | HeapSample | SurvivorsReport, *, as_json: bool) -> None:
-    """Print a table, or JSON."""
-    if as_json:
-        print(json_text(answer))
-        return
-    # rich takes longer to import than all the rest: only where a table is drawn.
-    from bpfleakd.cli.render.console import fitting_width, make_console
+def _view(answer: TypesReport | HeapSample | SurvivorsReport, width: int | None) -> object:
     from bpfleakd.cli.render.types import heap_sample_view, survivors_view, types_view
 
-    console = make_console()
-    width = fitting_width(console)
     match answer:
         case TypesReport():
-            console.print(types_view(answer, width=width))
+            return types_view(answer, width=width)
         case HeapSample():
-            console.print(heap_sample_view(answer, width=width))
+            return heap_sample_view(answer, width=width)
         case SurvivorsReport():
-            console.print(survivors_view(answer, width=width))
+            return survivors_view(answer, width=width)
 
 
 def _survivors_words(price: SurvivorsPrice, sample_s: float) -> str:
