@@ -173,7 +173,7 @@ def hidden_names(tree: ast.Module) -> list[str]:
 
 
 def test_what_is_private_stays_in_its_module():
-    """`__all__` would repeat what the names say; only a module that hands on the names of others has one."""
+    """The underscore says what is private, so no module needs `__all__`."""
     assert {name: hidden for name, tree in modules() if (hidden := hidden_names(tree))} == {}
 
 

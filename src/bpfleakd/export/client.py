@@ -11,21 +11,6 @@ import importlib
 import sys
 from types import ModuleType
 
-__all__ = [
-    "CONTENT_TYPE_PLAIN_0_0_4",
-    "Collector",
-    "CollectorRegistry",
-    "CounterMetricFamily",
-    "GaugeMetricFamily",
-    "Histogram",
-    "InfoMetricFamily",
-    "Metric",
-    "ProcessCollector",
-    "choose_encoder",
-    "generate_latest",
-]
-
-
 _ABSENT = ("ssl", "http.server", "urllib.request", "wsgiref.simple_server")
 
 

@@ -18,6 +18,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpfleakd import errors
+from bpfleakd.process.pages import FILE_OR_SHARED, PRESENT, SWAPPED, read_entries
 from bpfleakd.process.reading.reads import TargetFile, read_pieces
 from bpfleakd.process.reading.refusals import reading
 
@@ -25,12 +26,6 @@ PROC = Path("/proc")
 
 _PAGE_BYTES = 4096
 _WORD_BYTES = 8
-# Documentation/admin-guide/mm/pagemap.rst
-_ENTRY_BYTES = 8
-_PRESENT = np.uint64(1 << 63)
-_SWAPPED = np.uint64(1 << 62)
-_FILE_OR_SHARED = np.uint64(1 << 61)
-_CHUNK_PAGES = 1 << 17
 
 # Fits into a processor's cache.
 _BUFFER_BYTES = 1 << 20
@@ -57,17 +52,14 @@ def written_parts(pid: int, part: MemoryPart, *, shared: bool, proc: Path = PROC
     bounds: list[NDArray[np.int64]] = []
     path = proc / str(pid) / "pagemap"
     with reading(pid, path), TargetFile(pid, path) as file:
-        while first < last:
-            wanted = min(last - first, _CHUNK_PAGES)
-            data = file.read_at(wanted * _ENTRY_BYTES, first * _ENTRY_BYTES)
-            if not data:
-                raise errors.NoSuchProcess(f"process {pid} no longer has any memory")
-            entries = np.frombuffer(data, np.uint64)
-            there = (entries & (_PRESENT | _SWAPPED)) != 0
+        for entries in read_entries(file, first, last):
+            there = (entries & (PRESENT | SWAPPED)) != 0
             if not shared:
-                there &= (entries & _FILE_OR_SHARED) == 0
+                there &= (entries & FILE_OR_SHARED) == 0
             bounds.append(_bounds(there) + first)
             first += len(entries)
+    if first < last:
+        raise errors.NoSuchProcess(f"process {pid} no longer has any memory")
     return [
         MemoryPart(max(start * _PAGE_BYTES, part.start), min(end * _PAGE_BYTES, part.end))
         for start, end in np.concatenate([np.empty((0, 2), np.int64), *bounds]).tolist()

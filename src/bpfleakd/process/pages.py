@@ -7,6 +7,7 @@ callers.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +20,27 @@ PROC = Path("/proc")
 # Documentation/admin-guide/mm/pagemap.rst
 _PAGE_BYTES = 4096
 _ENTRY_BYTES = 8
-_PRESENT = np.uint64(1 << 63)
-_SWAPPED = np.uint64(1 << 62)
+PRESENT = np.uint64(1 << 63)
+SWAPPED = np.uint64(1 << 62)
+FILE_OR_SHARED = np.uint64(1 << 61)
 _CHUNK_PAGES = 1 << 17
 # 32 GiB of address space, which takes 64 MiB to read in about 0.1 s.
 PAGES_MAX = 8 << 20
 THREADS_MAX = 4096
+
+
+def read_entries(pagemap: TargetFile, first: int, last: int) -> Iterator[NDArray[np.uint64]]:
+    """The entries of the pages from number `first` to before `last`, in arrays, one after the other.
+
+    They end early if the process has no memory any more. Raises OSError.
+    """
+    while first < last:
+        data = pagemap.read_at(min(last - first, _CHUNK_PAGES) * _ENTRY_BYTES, first * _ENTRY_BYTES)
+        if not data:
+            return
+        entries = np.frombuffer(data, np.uint64)
+        yield entries
+        first += len(entries)
 
 
 class Pagemap:
@@ -48,18 +64,13 @@ class Pagemap:
         resident = swapped = 0
         try:
             with TargetFile(self._pid, self._path) as file:
-                while first < last:
-                    wanted = min(last - first, _CHUNK_PAGES)
-                    data = file.read_at(wanted * _ENTRY_BYTES, first * _ENTRY_BYTES)
-                    if not data:
-                        return None
-                    entries = np.frombuffer(data, np.uint64)
-                    resident += int(np.count_nonzero(entries & _PRESENT))
-                    swapped += int(np.count_nonzero(entries & _SWAPPED))
+                for entries in read_entries(file, first, last):
+                    resident += int(np.count_nonzero(entries & PRESENT))
+                    swapped += int(np.count_nonzero(entries & SWAPPED))
                     first += len(entries)
         except (OSError, ValueError):
             return None
-        return resident * _PAGE_BYTES, swapped * _PAGE_BYTES
+        return (resident * _PAGE_BYTES, swapped * _PAGE_BYTES) if first == last else None
 
 
 def present_pages(pid: int, start: int, end: int, proc: Path = PROC) -> NDArray[np.bool_]:
@@ -67,15 +78,13 @@ def present_pages(pid: int, start: int, end: int, proc: Path = PROC) -> NDArray[
 
     Pages beyond PAGES_MAX and unreadable ones count as absent.
     """
-    first, count = start // _PAGE_BYTES, min((end - start) // _PAGE_BYTES, PAGES_MAX)
+    first, at = start // _PAGE_BYTES, 0
     present = np.zeros((end - start) // _PAGE_BYTES, bool)
     try:
         with TargetFile(pid, proc / str(pid) / "pagemap") as file:
-            for at in range(0, count, _CHUNK_PAGES):
-                size_bytes = min(count - at, _CHUNK_PAGES) * _ENTRY_BYTES
-                data = file.read_at(size_bytes, (first + at) * _ENTRY_BYTES)
-                entries = np.frombuffer(data, np.uint64)
-                present[at : at + len(entries)] = (entries & (_PRESENT | _SWAPPED)) != 0
+            for entries in read_entries(file, first, first + min(len(present), PAGES_MAX)):
+                present[at : at + len(entries)] = (entries & (PRESENT | SWAPPED)) != 0
+                at += len(entries)
     except (OSError, ValueError):
         pass
     return present

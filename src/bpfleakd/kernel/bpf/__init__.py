@@ -4,7 +4,8 @@ A process that opens pinned objects through this module takes 11 MB; one that im
 Objects are file descriptors (int); the caller closes them. Every failure is an OSError with the errno of the
 system call; callers that know the purpose translate it.
 
-Structure layouts are those of union bpf_attr in include/uapi/linux/bpf.h and struct perf_event_attr.
+Structure layouts are those of union bpf_attr in include/uapi/linux/bpf.h and struct perf_event_attr. Callers
+import this package, which hands on the names of its modules.
 """
 
 from bpfleakd.kernel.bpf.command import (
@@ -47,38 +48,3 @@ from bpfleakd.kernel.bpf.programs import (
     program_misses,
     raw_tracepoint_open,
 )
-
-__all__ = [
-    "MAP_FLAG_MMAPABLE",
-    "MAP_FLAG_NO_PREALLOC",
-    "MAP_FLAG_PRESERVE_ELEMS",
-    "AttachType",
-    "MapInfo",
-    "MapType",
-    "ProgramType",
-    "has_tracepoint",
-    "is_map",
-    "link_perf_event",
-    "link_uprobe_multi",
-    "map_batches",
-    "map_create",
-    "map_delete",
-    "map_delete_many",
-    "map_get",
-    "map_info",
-    "map_keys",
-    "map_lookup",
-    "map_lookup_many",
-    "map_update",
-    "object_get",
-    "object_pin",
-    "open_recorded_tracepoint_event",
-    "open_shared_event",
-    "open_tracepoint_event",
-    "open_uprobe_event",
-    "program_load",
-    "program_machine_code",
-    "program_misses",
-    "raw_tracepoint_open",
-    "u32",
-]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 _MOUNTS = ("/proc/self/mountinfo", "/proc/1/mountinfo")
 _TYPES = frozenset(
@@ -78,7 +78,8 @@ class LocalDevices:
                 with contextlib.suppress(OSError):
                     self._fds.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
         lines = [line for fd in self._fds for line in _lines(fd)]
-        self._devices = frozenset(device for line in lines if (device := _local_device(line)) is not None)
+        found = (mounted_device(line, _TYPES) for line in lines)
+        self._devices = frozenset(os.makedev(*device) for device in found if device is not None)
 
 
 def _lines(fd: int) -> list[str]:
@@ -103,13 +104,16 @@ def device_number(device: str) -> int:
         return -1
 
 
-def _local_device(line: str) -> int | None:
-    """36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue"""
+def mounted_device(line: str, types: Container[str]) -> tuple[int, int] | None:
+    """The device in a line of mountinfo, (major, minor), if its file system has one of these types.
+
+    36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
+    """
     fields, _, rest = line.partition(" - ")
-    if rest.partition(" ")[0] not in _TYPES:
+    if rest.partition(" ")[0] not in types:
         return None
     try:
-        major, minor = fields.split(" ", 3)[2].split(":")
-        return os.makedev(int(major), int(minor))
+        major, minor = map(int, fields.split(" ", 3)[2].split(":"))
+        return major, minor
     except (IndexError, ValueError):
         return None

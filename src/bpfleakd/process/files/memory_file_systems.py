@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from bpfleakd.model.address_space import MappingUsage
+from bpfleakd.process.files.local_devices import mounted_device
 from bpfleakd.process.reading.reads import read_file
 
 PROC = Path("/proc")
@@ -32,16 +33,5 @@ def memory_devices(pid: int, usages: Iterable[MappingUsage], proc: Path = PROC) 
     except OSError:
         return frozenset()
     lines = mounts.decode(errors="surrogateescape").split("\n")
-    return frozenset(device for line in lines if (device := _memory_device(line)) is not None)
-
-
-def _memory_device(line: str) -> str | None:
-    """36 35 0:27 / /run rw,nosuid shared:5 - tmpfs tmpfs rw,size=4000k"""
-    fields, _, rest = line.partition(" - ")
-    if rest.partition(" ")[0] not in _TYPES:
-        return None
-    try:
-        major, minor = map(int, fields.split(" ", 3)[2].split(":"))
-    except (IndexError, ValueError):
-        return None
-    return f"{major:02x}:{minor:02x}"
+    found = (mounted_device(line, _TYPES) for line in lines)
+    return frozenset("{:02x}:{:02x}".format(*device) for device in found if device is not None)
