@@ -64,6 +64,6 @@ class Pause:
         self.used(ended_ns, ended_ns - began_ns, at_least_ns)
 
     def used(self, now_ns: int, used_ns: int, at_least_ns: int = 0) -> None:
-        """It was done beside the loop, and took so much of a processor; the pause is `at_least_ns` long."""
+        """It was done and took so much processor time; the pause is `at_least_ns` long."""
         self.done_ns = now_ns
         self._due_ns = now_ns + max(self._factor * used_ns, at_least_ns)

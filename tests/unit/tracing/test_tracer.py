@@ -420,8 +420,11 @@ class TestEnd:
         assert last is not None
         assert (last.verdict, last.limit_reached_s) == (Verdict.LEAK, None if exits else 7_500.0)
 
-    def test_many_are_judged_less_often_than_one(self, world: World) -> None:
+    def test_many_are_judged_less_often_than_one(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """One at each tick; many share a part of the time, each has its turn every few seconds."""
+        monkeypatch.setattr("time.thread_time_ns", world.clock)
         judge = Judge(world.clock, took_s=0.02)
         world.tracer.observers.append(judge)
 
@@ -440,6 +443,18 @@ class TestEnd:
             assert ticks(5)[second] == 5
             ticks(60)
             assert {*ticks(24).values()} == {6}
+
+    def test_judging_that_waits_for_a_busy_machine_goes_on(self, world: World) -> None:
+        """Each takes a third of a second, but hardly any processor time: the next tick judges again."""
+        judge = Judge(world.clock, took_s=0.3)
+        world.tracer.observers.append(judge)
+        with running() as first, running() as second:
+            for pid in (first, second):
+                world.tracer.start(pid, EXACT)
+            for _ in range(4):
+                world.clock.go_on(1)
+                world.tracer.tick()
+            assert judge.times == {first: 4, second: 4}
 
     def test_those_that_end_at_once_are_ended_one_after_the_other(self, world: World) -> None:
         """A last report that takes long leaves the others to later ticks; nothing of them is lost."""

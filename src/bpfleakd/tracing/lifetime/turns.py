@@ -2,12 +2,17 @@
 
 Each round of turns has a limit. The process that waited longest is first; the rest waits for the next tick.
 
+Costs are processor time. A turn that only waited for a busy machine is no reason for a longer pause, or for
+fewer turns: each process would be judged every few minutes, just when its memory runs out. Only the time for
+which a tick may last counts waiting, too.
+
 Many processes share a part of the time: the more there are, the less often each is judged, but at least every
 few seconds. Counters are read at every tick all the same.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 
 import structlog
@@ -24,9 +29,11 @@ from bpfleakd.tracing.unwinding import Unwinding
 
 log = structlog.get_logger()
 
-# How much of a tick judging processes may take, and how much following their generated code.
+# How much processor time judging processes may take in a tick, and how much following their generated code.
 _JUDGING_NS = 200_000_000
 _FOLLOWING_NS = 100_000_000
+# On a busy machine that takes longer, up to this many times as long.
+_LONGEST_FACTOR = 5
 
 # The share of the time for judging all processes. If they are many, each waits: up to the longest wait, and
 # up to a part of the time for which it was observed.
@@ -71,26 +78,29 @@ class TracingTurns:
         pause: Callable[[TracedProcess], Pause],
         limit_ns: int,
         job: Callable[[TracedProcess], None],
-        wait_ns: Callable[[TracedProcess, int], int] = lambda _traced, _took_ns: 0,
+        wait_ns: Callable[[TracedProcess, int], int] = lambda _traced, _spent_ns: 0,
     ) -> None:
         began_ns = now_ns = self._clock_ns()
+        spent_ns = 0
         for traced in sorted(processes, key=lambda traced: pause(traced).done_ns):
-            if now_ns - began_ns > limit_ns:
+            if spent_ns > limit_ns or now_ns - began_ns > _LONGEST_FACTOR * limit_ns:
                 break
             if traced.is_set_aside(now_ns) or traced.is_ending or not pause(traced).is_due(now_ns):
                 continue
-            turn_ns = now_ns
+            turn_ns = time.thread_time_ns()
             with traced.isolated(self._clock_ns):
                 job(traced)
+            turn_ns = time.thread_time_ns() - turn_ns
+            spent_ns += turn_ns
             now_ns = self._clock_ns()
-            pause(traced).done(turn_ns, now_ns, wait_ns(traced, now_ns - turn_ns))
+            pause(traced).used(now_ns, turn_ns, wait_ns(traced, turn_ns))
 
-    def _crowd_wait_ns(self, traced: TracedProcess, took_ns: int) -> int:
-        """How long a process waits for the others, if judging each takes as long; 0 if there are none."""
+    def _crowd_wait_ns(self, traced: TracedProcess, spent_ns: int) -> int:
+        """How long a process waits for the others, if judging each costs as much; 0 if there are none."""
         others = len(self._processes.running) - 1
         observed_ns = self._clock_ns() - traced.since.attached_ns
         longest_ns = min(_LONGEST_WAIT_NS, round(observed_ns * _WAIT_OF_OBSERVED))
-        return min(longest_ns, round(others * took_ns / _JUDGING_SHARE))
+        return min(longest_ns, round(others * spent_ns / _JUDGING_SHARE))
 
     def _follow_new_code(self, traced: TracedProcess) -> None:
         traced.runtimes.refresh_code(self._clock_ns())
