@@ -41,6 +41,7 @@ class Symbolizers:
             else lambda image, path: debug_file_in_root(image, path, root),
             perf_map=PerfMap(PurePosixPath(f"/tmp/perf-{process.namespace_pid}.map"), process.uid, root),
             names=self.names,
+            root_path=root.path,
         )
         symbolizer.update_mappings(attachment.mappings)
         return symbolizer

@@ -32,6 +32,7 @@ from bpfleakd.model.code.stack import Frame, FrameKind, RawStack, Stack, StackEn
 from bpfleakd.model.code.stack_word import address_of
 from bpfleakd.printable import printable
 from bpfleakd.process.files.mapped_files import OpenedFile
+from bpfleakd.process.files.rooted_open import seen_path
 from bpfleakd.symbols.bounded_cache import BoundedCache
 from bpfleakd.symbols.installed_code import is_installed_file
 from bpfleakd.symbols.mapping_index import IndexedMapping, MappingIndex
@@ -75,9 +76,10 @@ class Symbolizer:
     """Names the stacks of a process.
 
     `open_file` opens the file of a mapping, now; `owner` stands for the process, and `debug_in_root` finds
-    debug files that only it sees. `modules` and `names` are shared and stay open on `close`; the perf map is
-    closed. `unknown_addresses` counts the addresses that two readings of the mappings did not cover,
-    `lacked_total` the calls whose results lacked names that were still to come.
+    debug files that only it sees, below its root, whose path in /proc is `root_path`. `modules` and `names`
+    are shared and stay open on `close`; the perf map is closed. `unknown_addresses` counts the addresses that
+    two readings of the mappings did not cover, `lacked_total` the calls whose results lacked names that were
+    still to come.
     """
 
     def __init__(
@@ -89,12 +91,14 @@ class Symbolizer:
         debug_in_root: DebugSearch | None = None,
         perf_map: PerfMap | None = None,
         names: NameService | None = None,
+        root_path: str = "/",
     ) -> None:
         self.unknown_addresses = 0
         self.owner = owner
         self._files = ProcessFiles(open_file, modules, owner, debug_in_root)
         self._perf_map = perf_map
         self._names = names
+        self._root_path = root_path
         self._space = MappingIndex()
         self._known: BoundedCache[_Key, _Named] = BoundedCache(_FRAMES_MAX)
         self._known_jit: BoundedCache[_Key, _Named] = BoundedCache(_FRAMES_MAX)
@@ -276,7 +280,8 @@ class Symbolizer:
         module = self._files.module_of(mapping)
         if module is None:
             return None
-        name = ModuleName(_file_name(mapping), FrameKind.NATIVE, is_installed_file(mapping.path))
+        is_library = is_installed_file(seen_path(mapping.path, self._root_path))
+        name = ModuleName(_file_name(mapping), FrameKind.NATIVE, is_library)
         return module, name
 
     def _native(

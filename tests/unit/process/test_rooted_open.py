@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bpfleakd.process.files import rooted_open
-from bpfleakd.process.files.rooted_open import TargetRoot
+from bpfleakd.process.files.rooted_open import TargetRoot, root_of, seen_path
 from bpfleakd.process.reading.apart import read_apart
 
 OTHER = 4_711
@@ -76,3 +76,23 @@ def test_what_is_opened(tmp_path: Path, root: TargetRoot, way: str) -> None:
             with pytest.raises(OSError, match=r"^\[Errno") as error:
                 root.open_regular(path, follow=False)
             assert error.value.errno == number
+
+
+@pytest.mark.parametrize(
+    ("root_path", "expected"),
+    [
+        ("/", "/srv/jail/usr/lib/libz.so"),
+        ("/srv/jail", "/usr/lib/libz.so"),
+        ("/srv/ja", "/srv/jail/usr/lib/libz.so"),
+        ("/srv/other", "/srv/jail/usr/lib/libz.so"),
+    ],
+)
+def test_paths_below_the_root_of_a_chroot(root_path: str, expected: str) -> None:
+    """A process sees them without the path of its root; others stay as they are."""
+    assert seen_path("/srv/jail/usr/lib/libz.so", root_path) == expected
+
+
+def test_the_path_of_a_root() -> None:
+    """That of a process that has ended is unknown."""
+    assert root_of(os.getpid()).path == "/"
+    assert TargetRoot(OTHER, Path("/nowhere")).path == "/"

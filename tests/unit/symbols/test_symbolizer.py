@@ -142,6 +142,18 @@ class TestNative:
         assert (frame.function, frame.module, frame.offset) == (None, library.name, behind)
         assert frame.kind is FrameKind.NATIVE
 
+    def test_an_installed_library_below_the_root_of_a_chroot(self, tmp_path: Path) -> None:
+        """/proc puts the root's path before that of the library, which the program sees in /usr/lib."""
+        place = tmp_path / "usr" / "lib"
+        place.mkdir(parents=True)
+        library = assembled(place, ".globl f\n.type f,@function\nf: nop; ret\n.size f, . - f\n")
+        library = library.rename(place / "libjail.so.1")
+        address = BASE + nm(library)["f"]
+        (frame,) = frames_of(symbolizer_of(laid_out(library), root_path=str(tmp_path)), address)
+        assert (frame.function, frame.is_library) == ("f", True)
+        (frame,) = frames_of(symbolizer_of(laid_out(library)), address)
+        assert not frame.is_library
+
     def test_names_that_cannot_be_found_are_not_awaited(
         self, library: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

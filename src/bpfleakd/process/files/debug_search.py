@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 from bpfleakd.elf.debug_files import find_debug_file
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.process.files.mapped_files import open_of_root
-from bpfleakd.process.files.rooted_open import TargetRoot, root_of
+from bpfleakd.process.files.rooted_open import TargetRoot, root_of, seen_path
 
 
 def has_our_root(pid: int) -> bool:
@@ -39,7 +39,7 @@ def debug_file_for_all(image: ElfImage, path: str) -> ElfImage | None:
 
 def debug_file_in_root(image: ElfImage, path: str, root: TargetRoot) -> ElfImage | None:
     """The debug file of an image below the process' own `root`, for that process alone."""
-    return find_debug_file(image, path, root.open_regular)
+    return find_debug_file(image, seen_path(path, root.path), root.open_regular)
 
 
 def _open_for_all(candidate: PurePosixPath) -> int:

@@ -38,6 +38,14 @@ class TargetRoot(Struct, frozen=True):
     pid: int
     directory: Path
 
+    @property
+    def path(self) -> str:
+        """How /proc names it: `/`, unless the process called chroot, or has ended."""
+        try:
+            return os.readlink(self.directory)
+        except OSError:
+            return "/"
+
     def open_handle(self, path: str | PurePosixPath, *, follow: bool = True) -> int:
         """A handle (O_PATH) of the object with this path; a link only if `follow` is false."""
         if len(os.fsencode(str(path))) > _PATH_MAX_BYTES:
@@ -74,6 +82,12 @@ class TargetRoot(Struct, frozen=True):
             return directory
         os.close(directory)
         raise PermissionError(errno.EACCES, "its user may not write there", str(path))
+
+
+def seen_path(path: str, root_path: str) -> str:
+    """The path of a file as a process sees it. /proc names it with the path of its root before it."""
+    inside = path.removeprefix(root_path.rstrip("/"))
+    return inside if inside.startswith("/") else path
 
 
 def root_of(pid: int, proc: Path = _PROC) -> TargetRoot:
