@@ -31,8 +31,8 @@ class StoredHistory(Struct, frozen=True):
 
     Bins of time end at `ends_s`, in seconds since the attach; each begins where the one before ends.
     `replaced_count` to `lost_blocks` and the variances are as in verdicts.site_verdict.Context. Anonymous
-    memory was at least `memory_bytes` in the bins that end at `memory_s`. For `unread_s` of the time there
-    was no daemon; in the last `full_s` the table of live blocks was full.
+    memory was at least `memory_bytes` in bins whose first readings were at `memory_s`. For `unread_s` of the
+    time there was no daemon; in the last `full_s` the table of live blocks was full.
     `intervals_bytes` are the sampling intervals by bin, where they changed (0: every block was recorded).
     Figures of sites of kind GO_HEAP are those at `collected_s`; None if there are no such sites.
     """

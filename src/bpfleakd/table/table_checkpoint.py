@@ -19,14 +19,15 @@ _FASTEST = 1
 
 
 class TimelineCheckpoint(Struct, frozen=True):
-    """A timeline: bins end at `ends_ns`; `allocated_count` blocks were born until the end of the last one.
+    """A timeline: bins end at `ends_ns`, and their first readings were at `firsts_ns`.
 
-    `lows_bytes`, `lows_count` and `births` are columns with one row per bin; the first two have a further row
-    with the live figures at the end.
+    `allocated_count` blocks were born until the end of the last one. `lows_bytes`, `lows_count` and `births`
+    are columns with one row per bin; the first two have a further row with the live figures at the end.
     """
 
     began_ns: int
     ends_ns: list[int]
+    firsts_ns: list[int]
     lows_bytes: bytes
     lows_count: bytes
     births: bytes

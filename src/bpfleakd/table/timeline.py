@@ -43,12 +43,14 @@ Column = NDArray[np.float32]
 class TimelineColumns(Struct, frozen=True):
     """Some sites' part of a timeline: row i is the bin that ends at `ends_s[i]`, column j is site j.
 
-    Seconds are since the start of the recording; a bin begins where the one before ends, the first at 0.
+    Seconds are since the start of the recording; a bin begins where the one before ends, the first at 0. Its
+    first reading was at `firsts_s`.
     `low_bytes` and `low_count` are the least live figures in the bin, `born_count` is the number of blocks
     born in it.
     """
 
     ends_s: NDArray[np.float64]
+    firsts_s: NDArray[np.float64]
     low_bytes: NDArray[np.float64]
     low_count: NDArray[np.float64]
     born_count: NDArray[np.float64]
@@ -64,9 +66,13 @@ class PastFigures(Struct, frozen=True):
 
 
 class _Bin(Struct):
-    """The rows that changed in a bin: their figures before it, the least in it, and births."""
+    """The rows that changed in a bin: their figures before it, the least in it, and births.
+
+    `first_ns` is the time of the first reading in it.
+    """
 
     start_ns: int
+    first_ns: int
     end_ns: int
     rows: NDArray[np.intp]
     before_bytes: Column
@@ -163,7 +169,8 @@ class Timeline:
         for place, (_bin, *figures) in enumerate(self._backwards(rows), 1):
             low_bytes[-place], low_count[-place], born_count[-place] = figures
         ends_s = (self.edges_ns[1:] - self.began_ns) / _NS_PER_S
-        return TimelineColumns(ends_s, low_bytes, low_count, born_count)
+        firsts_s = (np.array([one.first_ns for one in self._bins], np.int64) - self.began_ns) / _NS_PER_S
+        return TimelineColumns(ends_s, firsts_s, low_bytes, low_count, born_count)
 
     def checkpoint(self, rows: NDArray[np.intp]) -> TimelineCheckpoint:
         """The checkpoint of the sites of these rows."""
@@ -171,6 +178,7 @@ class Timeline:
         return TimelineCheckpoint(
             self.began_ns,
             [one.end_ns for one in self._bins],
+            [one.first_ns for one in self._bins],
             packed(np.vstack([columns.low_bytes, self._live_bytes[rows]])),
             packed(np.vstack([columns.low_count, self._live_count[rows]])),
             packed(columns.born_count),
@@ -187,6 +195,8 @@ class Timeline:
         bins, sites = len(checkpoint.ends_ns), len(checkpoint.allocated_count)
         if bins > BINS_MAX or any(start_ns >= end_ns for start_ns, end_ns in pairwise(edges_ns)):
             raise ValueError("bins that are out of order")
+        if len(checkpoint.firsts_ns) != bins:
+            raise ValueError("bins without a first reading")
         low_bytes = unpacked(checkpoint.lows_bytes, bins + 1, sites)
         low_count = unpacked(checkpoint.lows_count, bins + 1, sites)
         born_count = unpacked(checkpoint.births, bins, sites)
@@ -197,6 +207,7 @@ class Timeline:
         nothing = np.zeros((1, sites), np.float32)
         before_bytes, before_count = (np.vstack([nothing, lows]) for lows in (low_bytes, low_count))
         for index, (start_ns, end_ns) in enumerate(pairwise(edges_ns)):
+            first_ns = checkpoint.firsts_ns[index]
             # The least of any other site is its figure after the bin.
             rows = np.flatnonzero(
                 (low_bytes[index] != low_bytes[index + 1])
@@ -204,7 +215,8 @@ class Timeline:
                 | (born_count[index] != 0)
             )
             columns = before_bytes, before_count, low_bytes, low_count, born_count
-            timeline._bins.append(_Bin(start_ns, end_ns, rows, *(column[index, rows] for column in columns)))
+            figures = (column[index, rows] for column in columns)
+            timeline._bins.append(_Bin(start_ns, first_ns, end_ns, rows, *figures))
         if timeline._bins:
             rows = timeline._bins[-1].rows
             timeline._places[rows] = np.arange(len(rows))
@@ -272,7 +284,7 @@ class Timeline:
             start_ns = self._bins[-1].end_ns
             self._places[self._bins[-1].rows] = -1
         columns = (np.zeros(0, np.float32) for _column in range(5))
-        self._bins.append(_Bin(start_ns, now_ns, np.zeros(0, np.intp), *columns))
+        self._bins.append(_Bin(start_ns, now_ns, now_ns, np.zeros(0, np.intp), *columns))
         while self._has_too_many():
             self._merge_two(now_ns)
         return self._bins[-1]
@@ -322,7 +334,8 @@ def _known(columns: NDArray[np.intp], one: _Bin) -> tuple[NDArray[np.intp], NDAr
 
 def _chosen(one: _Bin, chosen: NDArray[np.bool_]) -> _Bin:
     columns = one.before_bytes, one.before_count, one.low_bytes, one.low_count, one.born_count
-    return _Bin(one.start_ns, one.end_ns, one.rows[chosen], *(column[chosen] for column in columns))
+    figures = (column[chosen] for column in columns)
+    return _Bin(one.start_ns, one.first_ns, one.end_ns, one.rows[chosen], *figures)
 
 
 def _merged(earlier: _Bin, later: _Bin) -> _Bin:
@@ -348,6 +361,7 @@ def _merged(earlier: _Bin, later: _Bin) -> _Bin:
     born_count[of_later] += later.born_count
     return _Bin(
         earlier.start_ns,
+        earlier.first_ns,
         later.end_ns,
         rows,
         before(earlier.before_bytes, later.before_bytes),

@@ -78,8 +78,9 @@ def classify_process(
 ) -> ProcessVerdict:
     """Return the verdict on a process.
 
-    The arguments are the least anonymous memory in bins that end at `times_s`, what the sites gain, and the
-    current `limits`. The verdict is `unknown` until the memory was watched for a while, unless sites leak.
+    The arguments are the least anonymous memory in bins whose first readings were at `times_s`, what the
+    sites gain, and the current `limits`. The verdict is `unknown` until the memory was watched for a while,
+    unless sites leak.
     Since `full_since_s` the table of live blocks is full (None: it has room); then only memory shows growth.
     """
     memory = _memory_trend(times_s, anonymous_bytes)
@@ -117,15 +118,13 @@ def _since_full(
     times_s: NDArray[np.float64], anonymous_bytes: NDArray[np.float64], full_since_s: float
 ) -> str:
     """What is not known since the table of live blocks is full, what is, and what helps."""
-    # What rises is least at the beginning of a bin.
-    starts_s = np.concatenate([[0.0], times_s[:-1]])
-    later = starts_s >= full_since_s
+    later = times_s >= full_since_s
     words = (
         f"; the table of live blocks has been full for {human_duration(times_s[-1:].sum() - full_since_s)}"
     )
     if later.sum() >= _PARTS_MIN:
-        since = trend(starts_s[later], anonymous_bytes[later])
-        grows = _grows(since, starts_s[later])
+        since = trend(times_s[later], anonymous_bytes[later])
+        grows = _grows(since, times_s[later])
         does = f"grows {human_rate(since.slope_per_s)}" if grows else "does not grow"
         words += f", memory {does} since"
     return f"{words}: to see more, attach again with --mode sampled, or raise limits.live_blocks"
@@ -141,9 +140,8 @@ def _memory_trend(times_s: NDArray[np.float64], anonymous_bytes: NDArray[np.floa
     edges = np.unique(edges[edges < len(times_s)])
     if len(edges) < _PARTS_MIN:
         return None
-    # A rising figure is least at the beginning of a bin, and old bins are wide.
-    starts_s = np.concatenate([[0.0], times_s[:-1]])
-    return trend(starts_s[edges], np.minimum.reduceat(anonymous_bytes, edges))
+    # What rises is least at the first reading of a part.
+    return trend(times_s[edges], np.minimum.reduceat(anonymous_bytes, edges))
 
 
 def _grows(memory: Trend, times_s: NDArray[np.float64]) -> bool:

@@ -37,7 +37,7 @@ def saved(*makes: sites.Make, seconds: float = 90.0) -> StoredHistory:
         rows.append(StoredSite(f"{number:016x}", AllocationKind.HEAP, f"f{number}", "shop", *live, *figures))
     ends_s = tuple(histories.ends_s.tolist())
     # The least in each bin.
-    memory = tuple(100.0 * MIB + MIB * start_s for start_s in (0.0, *ends_s[:-1]))
+    memory = tuple(100.0 * MIB + MIB * end_s for end_s in ends_s)
     limits = (MemoryLimit(MemoryLimitKind.CGROUP, 512 * MIB, 412 * MIB),)
     return StoredHistory(STORED_VERSION, "shop", 45.0, 0.0, 0, 0, ends_s, ends_s, memory, limits, tuple(rows))
 

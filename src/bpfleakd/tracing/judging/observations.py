@@ -162,11 +162,14 @@ class Observations:
         return None if (times_ns := self.collected_ns) is None else table.since_began_s(times_ns)
 
     def memory(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The ends of the bins of time (s), and the least memory in each (bytes); empty if none was noted."""
+        """The first readings in the bins of time (s), and the least memory in each (bytes).
+
+        Empty if none was noted. What rises is least at the first reading.
+        """
         if self._memory is None:
             return np.zeros(0), np.zeros(0)
         memory = self._memory.columns(_ONLY_ROW)
-        return memory.ends_s, memory.low_bytes[:, 0]
+        return memory.firsts_s, memory.low_bytes[:, 0]
 
 
 class _Room:

@@ -14,6 +14,7 @@ from bpfleakd.model.site import AllocationKind, SiteCounters, SiteKey
 from bpfleakd.table.estimates import COUNT_VARIANCE_UNIT
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.tracing.judging.observations import Observations
+from bpfleakd.verdicts.process_verdict import FoundGrowth, classify_process
 from bpfleakd.verdicts.site_verdict import Context
 
 NS_PER_S = 1_000_000_000
@@ -116,3 +117,21 @@ def test_the_estimate_continues_after_a_restart() -> None:
     restored = Observations.restored(observed.checkpoint())
     note(restored, table, 90 * NS_PER_S, sampled(8, 7_200, 0, 7_200))
     assert restored.context(table).replaced_count == 80 * 30
+
+
+@pytest.mark.parametrize("is_restored", [False, True])
+@pytest.mark.parametrize("growth", [1.0, 1.07, 1.4])
+def test_memory_that_is_read_ever_less_often(growth: float, is_restored: bool) -> None:
+    """With many processes the pauses between two readings become longer: a reading counts for its own time.
+
+    The first pause is a second, each later one `growth` times as long as the one before, up to a minute.
+    """
+    observed, now_s, pause_s = Observations(), 0.0, 1.0
+    while now_s < 600:
+        now_s += pause_s
+        pause_s = min(60.0, pause_s * growth)
+        observed.note_memory(round(now_s * NS_PER_S), 0, round((100 + now_s) * (1 << 20)))
+        if is_restored:
+            observed = Observations.restored(observed.checkpoint())
+    verdict = classify_process(*observed.memory(), FoundGrowth(0, 0.0, 0.0), ())
+    assert verdict.memory_bytes_per_s == pytest.approx(1 << 20, rel=0.02)
