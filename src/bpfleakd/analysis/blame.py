@@ -67,6 +67,9 @@ _GO_LIBRARY = re.compile(
 )
 _GO_RUNTIME = re.compile(r"runtime\.[^/]*")
 
+# It calls main, in glibc since 2.34 through an internal function.
+_START_OF_MAIN = "__libc_start_main"
+
 # Suffixes that compilers add to the names of parts of functions, as c++filt prints them.
 _CLONE = re.compile(r"(?: \[clone [^]]*\]| \(\.[^)]*\))+$")
 _OPERATOR = re.compile(r"\boperator\b(?:\(\)|\[\]|[-+*/%^&|~!=<>,]+)?")
@@ -112,11 +115,18 @@ def named_in_library(frames: Sequence[Frame], chosen: Frame) -> Frame:
 def calling_frame(frames: Sequence[Frame], charged: Frame | None) -> Frame | None:
     """The program's own function that called the library or package which is charged.
 
-    None if the program itself is charged, or if none of its functions is in the stack.
+    None if the program itself is charged, or if none of its functions is in the stack, apart from a `main`
+    without a name: all stacks pass through it, and in the small program that starts an interpreter (`ruby`)
+    it is the only one.
     """
     if charged is None or not charged.is_library:
         return None
-    return next((frame for frame in _outwards(frames, charged) if _is_of_program(frame)), None)
+    outwards = _outwards(frames, charged)
+    at = next((index for index, frame in enumerate(outwards) if _is_of_program(frame)), None)
+    if at is None:
+        return None
+    callers = {frame.function for frame in outwards[at + 1 : at + 3]}
+    return None if not outwards[at].function and _START_OF_MAIN in callers else outwards[at]
 
 
 def _outwards(frames: Sequence[Frame], inner: Frame) -> Sequence[Frame]:

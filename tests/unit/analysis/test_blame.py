@@ -575,6 +575,19 @@ def test_who_called_a_library() -> None:
     assert calling_frame([MALLOC, READ_MEMORY, start], READ_MEMORY) is None
 
 
+def test_a_main_without_a_name_says_nothing() -> None:
+    """`ruby` only starts the interpreter in its library. Functions of threads, and other callers, differ."""
+    nameless = native(None, "ruby3.1")
+    start = [native(None, "libc.so.6"), native("__libc_start_main", "libc.so.6"), native("_start", "ruby3.1")]
+    frames = [MALLOC, READ_MEMORY, nameless]
+    assert calling_frame([*frames, *start], READ_MEMORY) is None
+    assert calling_frame([*frames, *start[1:]], READ_MEMORY) is None
+    main = native("main", "shop")
+    assert calling_frame([MALLOC, READ_MEMORY, main, *start], READ_MEMORY) is main
+    assert calling_frame([*frames, native("start_thread", "libc.so.6")], READ_MEMORY) is nameless
+    assert calling_frame([*frames, native(None, "ruby3.1"), *start], READ_MEMORY) is nameless
+
+
 def test_who_called_a_package() -> None:
     """Not the interpreter's own library between them, nor the interpreter."""
     full = replace(interpreted("full", "numpy", "numeric.py:385"), is_library=True)
