@@ -25,6 +25,8 @@ _OF_ESTIMATES = ("live_count", "allocated_count", "live_count_variance")
 # with new blocks and without a refusal.
 _FULL_SHARE, _FULL_READINGS = 0.1, 3
 _ROOM_AFTER_NS = 10_000_000_000
+# Blocks are no smaller on average in any allocator (32 bytes at least in glibc).
+_SMALLEST_BLOCK_BYTES = 16
 
 
 class ObservationsCheckpoint(Struct, frozen=True):
@@ -36,6 +38,7 @@ class ObservationsCheckpoint(Struct, frozen=True):
     intervals: list[tuple[int, int]] = msgspec.field(default_factory=list)
     collections: list[tuple[int, int]] = msgspec.field(default_factory=list)
     full_since_ns: int | None = None
+    first_memory_bytes: int | None = None
 
 
 class Observations:
@@ -46,6 +49,7 @@ class Observations:
         self._lost_blocks: History | None = None
         self._lost_frees = 0
         self._memory: Timeline | None = None
+        self._first_memory_bytes: int | None = None
         self._intervals: History | None = None
         self._collections: History | None = None
         self._room = _Room()
@@ -62,6 +66,7 @@ class Observations:
         if checkpoint.collections:
             observations._collections = History.of(checkpoint.collections)
         observations._room.full_since_ns = checkpoint.full_since_ns
+        observations._first_memory_bytes = checkpoint.first_memory_bytes
         if checkpoint.memory is not None:
             observations._memory = Timeline.restored(checkpoint.memory)
         return observations
@@ -75,6 +80,7 @@ class Observations:
             self._intervals.points if self._intervals else [],
             self._collections.points if self._collections else [],
             self._room.full_since_ns,
+            self._first_memory_bytes,
         )
 
     def note(self, now_ns: int, counters: ProcessCounters, heap: SiteCounters) -> None:
@@ -105,6 +111,7 @@ class Observations:
             return
         if self._memory is None:
             self._memory = Timeline(began_ns)
+            self._first_memory_bytes = anonymous_bytes
         figures = np.array([anonymous_bytes]), np.zeros(1, np.int64), np.zeros(1, np.int64)
         self._memory.update(now_ns, _ONLY_ROW, *figures)
 
@@ -120,7 +127,7 @@ class Observations:
 
         growth_variance, churn_variance = _variances(table)
         return Context(
-            replaced_count=max(0, gained(self._unmatched_frees)),
+            replaced_count=max(0, gained(self._unmatched_frees)) if self._may_be_older() else 0,
             growth_variance=growth_variance,
             churn_variance=churn_variance,
             lost_frees=self._lost_frees,
@@ -128,6 +135,17 @@ class Observations:
             unread_s=table.unread_s,
             full_s=0.0 if full_since_ns is None else (table.updated_ns - full_since_ns) / 1e9,
         )
+
+    def _may_be_older(self) -> bool:
+        """Whether the process had room for as many blocks, before the attach, as frees of them were counted.
+
+        If not, the frees are of something else: a preloaded wrapper that puts a header before each block
+        passes on other addresses to `free` than it got.
+        """
+        if self._unmatched_frees is None or self._first_memory_bytes is None:
+            return True
+        frees = self._unmatched_frees.last - self._unmatched_frees.at(self._unmatched_frees.first_ns)
+        return frees <= self._first_memory_bytes // _SMALLEST_BLOCK_BYTES
 
     def full_since_s(self, table: SiteTable) -> float | None:
         """Since when blocks are refused because the table of live blocks is full; None if it has room."""

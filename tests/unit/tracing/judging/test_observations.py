@@ -74,6 +74,21 @@ def test_while_every_block_is_recorded_frees_of_unknown_ones_are_of_older_ones()
     assert context_after(readings).replaced_count == 100 * SECONDS / 3
 
 
+@pytest.mark.parametrize("is_restored", [False, True])
+def test_more_frees_than_older_blocks_can_have_been(is_restored: bool) -> None:
+    """A wrapper passes on other addresses than it got: each of its frees is one of an unknown block."""
+    observed, table = Observations(), SiteTable(0)
+    observed.note_memory(NS_PER_S, 0, 16 * 50 * SECONDS)
+    for second in range(SECONDS + 1):
+        frees = counters(unmatched_frees=1_000 + 100 * second)
+        note(observed, table, second * NS_PER_S, (frees, {GROWS: site(100 * second, 100 * second)}))
+        observed.note_memory((second + 1) * NS_PER_S, 0, 1 << 30)
+        if is_restored:
+            observed = Observations.restored(observed.checkpoint())
+        replaced = observed.context(table).replaced_count
+        assert replaced == (100 * (second - second * 2 // 3) if second <= SECONDS / 2 else 0)
+
+
 @pytest.mark.parametrize("weight", [8, 64])
 def test_while_blocks_are_sampled_what_sites_gain_beyond_the_process_was_freed_before(weight: int) -> None:
     """100 blocks a second replace 100 older ones, besides 10,000 that come and go."""
