@@ -33,12 +33,15 @@ finally:
     for _name in _stand_ins:
         del sys.modules[_name]
 
-from prometheus_client import CollectorRegistry, Histogram, ProcessCollector, generate_latest  # noqa: E402
+from prometheus_client import CollectorRegistry, Histogram, ProcessCollector  # noqa: E402
+from prometheus_client import generate_latest as as_plain_text  # noqa: E402
 from prometheus_client.core import (  # noqa: E402
     CounterMetricFamily,
     GaugeMetricFamily,
     InfoMetricFamily,
     Metric,
 )
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, choose_encoder  # noqa: E402
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as PLAIN_TYPE  # noqa: E402
+from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST as OPENMETRICS_TYPE  # noqa: E402
+from prometheus_client.openmetrics.exposition import generate_latest as as_openmetrics  # noqa: E402
 from prometheus_client.registry import Collector  # noqa: E402

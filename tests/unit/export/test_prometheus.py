@@ -334,17 +334,18 @@ def test_openmetrics_is_spoken_where_it_is_asked_for():
     assert {"bpfleakd_process_allocated_bytes", "bpfleakd_site_live_bytes", "bpfleakd_build"} <= families
 
 
-@pytest.mark.parametrize(
-    "accept",
-    [
-        "",
-        "*/*",
-        "text/html",
-        "application/openmetrics-text;version=x.y",
-        "application/openmetrics-text;version=2.0.\xe9",
-        "\xff;;=",
-    ],
-)
+def test_it_is_made_once_for_each_tick():
+    """However often somebody asks: it takes time of the loop."""
+    made = exporter(a_snapshot())
+    accepts = ("", "application/openmetrics-text;version=2.0.\xe9", "application/openmetrics-text;version=9")
+    first = [made.expose(accept) for accept in accepts]
+    assert all(made.expose(accept)[0] is body for accept, (body, _type) in zip(accepts, first, strict=True))
+    assert len({content_type for _body, content_type in first}) == 2
+    made.update(a_snapshot(), 1.0, 0.01)
+    assert made.expose()[0] is not first[0][0]
+
+
+@pytest.mark.parametrize("accept", ["", "*/*", "text/html", "text/plain;version=1.0.0", "\xff;;="])
 def test_any_other_accept_header_gets_plain_text(accept):
     """A malformed header does not fail a scrape."""
     body, content_type = exporter(a_snapshot()).expose(accept)
