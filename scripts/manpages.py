@@ -31,6 +31,9 @@ _ENVIRONMENT = (
     ("COLUMNS", "the width of tables in a pipe or a file"),
 )
 
+# Of 80 columns, man takes 7 as a margin.
+_USAGE_WIDTH = 78
+
 
 def pages() -> dict[str, str]:
     """Return all pages by file name."""
@@ -116,9 +119,11 @@ def _synopsis(parser: argparse.ArgumentParser) -> list[str]:
 
 
 def _usage(parser: argparse.ArgumentParser) -> list[str]:
-    usage = parser.format_usage().removeprefix("usage: ")
-    lines = [re.sub(r"\s+", " ", line) for line in re.split(r"\n(?= {0,3}or:)|\n +or: ", usage)]
-    return [".PP", ".EX", *(_text(line.strip()) for line in lines if line.strip()), ".EE"]
+    """As argparse wraps it for a page of 80 columns, without its first word and the room for that."""
+    formatter = parser.formatter_class(parser.prog, width=_USAGE_WIDTH)
+    formatter.add_usage(parser.usage, parser._actions, parser._mutually_exclusive_groups)
+    lines = (line[len("usage: ") :] for line in formatter.format_help().rstrip().splitlines())
+    return [".PP", ".EX", *map(_text, lines), ".EE"]
 
 
 def _options(
