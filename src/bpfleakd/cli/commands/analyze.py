@@ -54,7 +54,7 @@ def _read(path: Path) -> StoredHistory:
         with path.open("rb") as file:
             data = file.read(_BYTES_MAX + 1)
     except OSError as error:
-        raise BadHistory(f"{path} cannot be read: {error.strerror}") from None
+        raise BadHistory(f"cannot read {path}: {error.strerror}") from None
     if len(data) > _BYTES_MAX:
         raise BadHistory(f"{path} has more than {_BYTES_MAX >> 20} MiB")
     try:

@@ -34,7 +34,8 @@ def blocks_view(report: BlocksReport, *, width: int | None) -> RenderableType:
     for site in report.sites:
         parts += [Text(), *_site_parts(site, width)]
     if report.left_out_sites:
-        parts += [Text(), Text(f"… {report.left_out_sites:,} more call sites (--limit lists more)", "dim")]
+        sites = "call site" if report.left_out_sites == 1 else "call sites"
+        parts += [Text(), Text(f"… {report.left_out_sites:,} more {sites} (--limit lists more)", "dim")]
     return Group(*parts)
 
 

@@ -89,7 +89,7 @@ def _shortened(name: str, room: int | None) -> str:
 
 def _path(one: Survivor) -> str:
     if not one.held_by:
-        return "nothing that was found: it is garbage, or the search was given up"
+        return "nothing found: it is garbage, or the search was stopped"
     steps = [printable(step) for step in one.held_by]
     left_out = len(steps) - _STEPS_SHOWN
     if left_out > 0:
