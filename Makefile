@@ -35,6 +35,11 @@ demo: FOR := demo
 demo: setup ## Trace a leaking service until the verdict, in a minute and a half
 	@scripts/demo
 
+.PHONY: map
+map: ## List every Python module with its first line (WHERE=tracing for one package)
+	@cd src/bpfleakd && find $(or $(WHERE),.) -name '*.py' | LC_ALL=C sort | xargs awk \
+		'FNR == 1 && /^"""/ { sub(/^"""/, ""); sub(/"""$$/, ""); sub(/^\.\//, "", FILENAME); printf "%-48s %s\n", FILENAME, $$0 }'
+
 .PHONY: test
 test: FOR := test
 test: lint test-unit test-kernel test-attacks ## Lint, unit tests, short kernel tests, short attacks

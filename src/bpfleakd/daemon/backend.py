@@ -49,8 +49,7 @@ from bpfleakd.supervision.descriptor_watch import DescriptorWatch
 from bpfleakd.supervision.growth_watch import GrowthOptions
 from bpfleakd.supervision.growth_watcher import AutoOptions, GrowthWatcher
 from bpfleakd.supervision.look_schedule import LookOptions
-from bpfleakd.supervision.memory_cap import MemoryCap
-from bpfleakd.supervision.overhead_guard import OverheadGuard
+from bpfleakd.supervision.overhead_guard import MemoryCap, OverheadGuard
 from bpfleakd.supervision.supervisor import Supervisor
 from bpfleakd.supervision.tracing_control import LEVELS, TracingControl
 from bpfleakd.suppressions import read_suppressions

@@ -42,8 +42,6 @@ from bpfleakd.kernel.unwind_tables.store import UnwindStore
 from bpfleakd.model.code.python_walk import PythonWalk
 from bpfleakd.model.code.stack import RawStack, StackEnd
 
-_OVERFLOW_STACK_ID = 0
-
 
 class Maps:
     """All maps of one set of programs. Owns `descriptors` and `skipped`; `close` closes them."""

@@ -52,7 +52,6 @@ _RSP = 19
 _FS_BASE = 21
 # AVX-512 and AMX take 11 KB.
 _VECTORS_BYTES = 16 << 10
-_SIGTRAP = 5
 _POLL_S = 0.0002
 
 

@@ -23,7 +23,6 @@ from bpfleakd.model.process import ProcessSummary
 from bpfleakd.model.report import SuppressedSites
 from bpfleakd.model.site import AllocationKind, SiteCounters, SiteKey
 from bpfleakd.table.blocks import BlockSelection, SelectedSite, even_shares
-from bpfleakd.table.regions import LiveRegion
 from bpfleakd.table.site_table import SiteTable
 from bpfleakd.tracing.address_space.regions import BLOCK_KINDS, regions_as_blocks
 from bpfleakd.tracing.judging.site_suppressions import SiteSuppressions
@@ -32,7 +31,6 @@ from bpfleakd.tracing.traced_process import TracedProcess
 
 _NS_PER_S = 1_000_000_000
 
-_Region = tuple[SiteKey, LiveRegion]
 
 
 class Blocks(Struct, frozen=True):

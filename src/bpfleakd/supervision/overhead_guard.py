@@ -7,6 +7,7 @@ detached. Manually attached processes are exempt from that, but not from the lim
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from enum import Enum, auto
 
 import structlog
 from msgspec.structs import replace
@@ -16,12 +17,16 @@ from bpfleakd.model.code.probe import ProbeCost
 from bpfleakd.model.daemon import GuardStats
 from bpfleakd.model.process import ProcessRow
 from bpfleakd.supervision.budget import CONSERVATIVE_COST, Budget, BudgetLimits, Change
-from bpfleakd.supervision.memory_cap import MemoryCap, MemoryStep
 from bpfleakd.supervision.tracing_control import Guarded, TracingControl
 
 log = structlog.get_logger()
 
 _NS_PER_S = 1_000_000_000
+
+# Freed memory returns to the kernel within a few ticks.
+_SETTLE_S = 5.0
+# Caches dropped more recently than this cannot be the cause.
+_CACHES_S = 60.0
 
 
 class OverheadGuard:
@@ -128,3 +133,34 @@ class OverheadGuard:
         self._reasons[pid] = reason
         log.warning("process.given-up", pid=pid, reason=reason)
         self._control.evict(pid, reason, now_ns)
+
+
+class MemoryStep(Enum):
+    """The next measure."""
+
+    NOTHING = auto()
+    DROP_CACHES = auto()
+    RELEASE_LARGEST = auto()
+
+
+class MemoryCap:
+    """Enforces a limit of `limit_bytes` on the daemon's resident memory; times are of any monotonic clock.
+
+    Beyond it, the daemon first drops its caches, which costs time but no figures. If that is not enough, it
+    detaches the largest process, and after a while the next.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self._settled_s = float("-inf")
+        self._shed_s = float("-inf")
+
+    def step(self, now_s: float, resident_bytes: int) -> MemoryStep:
+        """The measure for this size; call it again and again."""
+        if resident_bytes <= self.limit_bytes or now_s < self._settled_s:
+            return MemoryStep.NOTHING
+        self._settled_s = now_s + _SETTLE_S
+        if now_s - self._shed_s >= _CACHES_S:
+            self._shed_s = now_s
+            return MemoryStep.DROP_CACHES
+        return MemoryStep.RELEASE_LARGEST

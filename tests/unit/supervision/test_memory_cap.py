@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bpfleakd.supervision.memory_cap import MemoryCap, MemoryStep
+from bpfleakd.supervision.overhead_guard import MemoryCap, MemoryStep
 
 NOTHING, SHED, RELEASE = MemoryStep.NOTHING, MemoryStep.DROP_CACHES, MemoryStep.RELEASE_LARGEST
 

@@ -8,8 +8,7 @@ import pytest
 
 from bpfleakd.model.code.probe import ProbeCost
 from bpfleakd.supervision.budget import CONSERVATIVE_COST, BudgetLimits, Usage
-from bpfleakd.supervision.memory_cap import MemoryCap
-from bpfleakd.supervision.overhead_guard import OverheadGuard
+from bpfleakd.supervision.overhead_guard import MemoryCap, OverheadGuard
 from bpfleakd.supervision.tracing_control import Guarded
 
 from ..samples import a_traced_process

@@ -24,7 +24,6 @@ from bpfleakd.runtimes.cpython.pools import find_pools, is_anonymous, pool_bytes
 _POOL_BLOCK_MAX = 512
 _READ_MAX_BYTES = 2 << 30
 _SIZE_MAX_BYTES = 1 << 40
-_COUNT_MAX = 1_000_000
 # The content of an object, such as bytes, may look like another object by chance.
 _COVERED_MIN = 4
 

@@ -26,7 +26,6 @@ _NULL, _BEGIN, _END = 1, 5, 6
 _TRACE_BYTES = 48
 _IS_COMPRESSED = 1
 _EVENT_BLOCKS = (b"EventBlock", b"MetadataBlock")
-_KNOWN_BLOCKS = (*_EVENT_BLOCKS, b"StackBlock", b"SPBlock")
 _RAW_HEADER = struct.Struct("<iIiqqiiq16s16si")
 
 

@@ -18,7 +18,6 @@ _NAME_SHOWN, _FILE_SHOWN = 256, 1024
 _WORD_BYTES = 8
 # In a SharedFunctionInfo the number of the function follows the flags (shared-function-info.tq).
 _LITERAL_BEHIND_FLAGS = 4
-_NO_LITERAL = 0xFFFFFFFF
 _SCRIPT_WORDS = 20
 _WEAK_MASK = ~2
 # A ScopeInfo contains the names of up to this many variables; more are in a table.
