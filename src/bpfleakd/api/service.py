@@ -87,27 +87,21 @@ class Service(Protocol):
         None: INSIDE if a sampler inside the process announces its blocks, else EXACT. `enable_profile` turns
         on the heap profile of a Go program, in its memory, until the detach.
         """
-        ...
 
     async def detach(self, pid: int) -> ProcessRow:
         """Stop tracing a process and return its last figures."""
-        ...
 
     async def processes(self) -> tuple[ProcessRow, ...]:
         """Return every traced process."""
-        ...
 
     async def watched(self) -> tuple[WatchedProcess, ...]:
         """Every watched process, the growing ones first."""
-        ...
 
     async def supervised(self) -> tuple[SupervisedProcess, ...]:
         """Return every process of this host, with the policy's decision."""
-        ...
 
     async def matching(self, selection: ProcessSelection, *, asking_pid: int) -> tuple[int, ...]:
         """The processes that match, without `asking_pid`."""
-        ...
 
     async def report(
         self, pid: int, *, limit: int | None, sort: SortKey, suppress: bool = True
@@ -116,23 +110,19 @@ class Service(Protocol):
 
         Here and below `suppress` leaves out suppressed call sites.
         """
-        ...
 
     async def groups(
         self, pid: int, *, by: GroupKey, limit: int | None, sort: SortKey, suppress: bool = True
     ) -> GroupedReport:
         """Return the largest `limit` groups (all for None) of all call sites of a process."""
-        ...
 
     async def profile(self, pid: int) -> HeapProfile:
         """Return all call sites of a process, and the code that it maps."""
-        ...
 
     async def blocks(
         self, pid: int, *, site: str | None, older_than_s: float, limit: int, suppress: bool = True
     ) -> BlocksReport:
         """Return outstanding blocks of one call site of a process, or of all."""
-        ...
 
     async def scan(
         self, pid: int, *, older_than_s: float, stop: bool, stop_limit_s: float, limit: int
@@ -141,39 +131,30 @@ class Service(Protocol):
 
         The process is stopped for at most `stop_limit_s`, or not at all.
         """
-        ...
 
     async def types_price(self, pid: int) -> TypesPrice:
         """How long counting objects by type would stop a process."""
-        ...
 
     async def types(self, pid: int, *, stop: bool = True) -> TypesReport:
         """Count the objects of a managed heap by type; this stops the process."""
-        ...
 
     async def names(self, pid: int) -> NamesReport:
         """Return which frames of its call sites have names."""
-        ...
 
     async def request_names(self, pid: int) -> NamesReport:
         """Make its runtime write names, and use them."""
-        ...
 
     async def heap_sample_price(self, pid: int) -> HeapSamplePrice:
         """The cost of sampling its heap through its inspector."""
-        ...
 
     async def heap_sample(self, pid: int, *, sample_s: float) -> HeapSample:
         """Sample its heap through its inspector, which is open meanwhile."""
-        ...
 
     async def survivors_price(self, pid: int) -> SurvivorsPrice:
         """The cost of sampling the allocators of retained objects."""
-        ...
 
     async def survivors(self, pid: int, *, sample_s: float) -> SurvivorsReport:
         """Let its runtime sample the allocators of retained objects, and what refers to these."""
-        ...
 
     async def history(
         self, pid: int, *, limit: int | None, site: str | None = None, survivors: bool = True
@@ -182,24 +163,18 @@ class Service(Protocol):
 
         Without survivors it only has live memory over time, for which no block is read.
         """
-        ...
 
     async def compare(self, pid: int, *, from_ago_s: float | None, to_ago_s: float) -> DiffReport:
         """The changes of a process between two times, in seconds ago (None: since its attach)."""
-        ...
 
     async def address_space(self, pid: int) -> AddressSpaceReport:
         """The memory of a process by use."""
-        ...
 
     async def reports(self, pid: int | None, *, limit: int) -> tuple[StoredReportEntry, ...]:
         """The newest stored reports, of a pid or of all."""
-        ...
 
     async def stored_report(self, number: int) -> StoredReport:
         """A stored report."""
-        ...
 
     async def stats(self) -> DaemonStats:
         """Return the daemon's own figures."""
-        ...

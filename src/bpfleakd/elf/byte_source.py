@@ -22,7 +22,6 @@ class ByteSource(Protocol):
 
     def read(self, offset: int, size_bytes: int) -> bytes:
         """Exactly `size_bytes` bytes; raises `BadElf` if the source has fewer."""
-        ...
 
     def close(self) -> None: ...
 
