@@ -8,7 +8,8 @@ Rules:
   - An excess is cut at once, by as much as necessary. Recording becomes denser slowly, one step after some
     calm seconds, because some programs allocate in bursts.
   - A live table that fills up also makes the sampling coarser: a full one would miss blocks, and no estimate
-    can correct that.
+    can correct that. Recorded blocks of a leak stay, so it never gets emptier: one step when half is used,
+    and another each time that half of the room then left is used.
 """
 
 from __future__ import annotations
@@ -45,18 +46,23 @@ class RecordingRates(Struct, frozen=True):
 
 
 class SamplingState(Struct, frozen=True):
-    """The interval of a process, and how long fewer blocks were recorded than the target allows."""
+    """The interval of a process, and how long fewer blocks were recorded than the target allows.
+
+    Sampling becomes coarser when the table of live blocks is fuller than `crowded_at`, from 0 to 1.
+    """
 
     shift: int
     calm_s: float = 0.0
+    crowded_at: float = _FULL
 
 
 def adapted(state: SamplingState, rates: RecordingRates, target_per_s: float) -> SamplingState:
     """The state after these rates; `target_per_s` is the wanted number of recorded blocks per second."""
     load = rates.records_per_s / target_per_s
-    crowded = rates.filled > _FULL and rates.records_per_s > 0
+    crowded = rates.filled > state.crowded_at and rates.records_per_s > 0
     if load > _TOO_MUCH or crowded:
-        return SamplingState(_coarser(state.shift, rates, target_per_s, load))
+        shift = _coarser(state.shift, rates, target_per_s, load)
+        return SamplingState(shift, crowded_at=next_crowded(rates.filled))
     if state.shift == 0 or load >= _TOO_LITTLE or rates.filled > _FULL / 2:
         return replace(state, calm_s=0.0)
     calm_s = state.calm_s + rates.elapsed_s
@@ -66,6 +72,11 @@ def adapted(state: SamplingState, rates: RecordingRates, target_per_s: float) ->
     if rates.hits_per_s / 2 <= target_per_s:
         return SamplingState(0)
     return SamplingState(max(MIN_SHIFT, state.shift - 1))
+
+
+def next_crowded(filled: float) -> float:
+    """How full a table that is `filled` may become before sampling has to be coarser than now."""
+    return (1 + filled) / 2 if filled > _FULL else _FULL
 
 
 def _coarser(shift: int, rates: RecordingRates, target_per_s: float, load: float) -> int:

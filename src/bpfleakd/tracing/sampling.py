@@ -5,7 +5,7 @@ from __future__ import annotations
 import structlog
 from msgspec import Struct, field
 
-from bpfleakd.analysis.sampling_rate import MIN_SHIFT, RecordingRates, SamplingState, adapted
+from bpfleakd.analysis.sampling_rate import MIN_SHIFT, RecordingRates, SamplingState, adapted, next_crowded
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.kernel.process_slots import ProcessCounters
 from bpfleakd.log_pause import LogPause
@@ -17,7 +17,7 @@ _NS_PER_S = 1_000_000_000
 
 # A process that is sampled from the start begins with 64 KiB: about 1,500 blocks per second at 100 MB/s.
 FIRST_SHIFT = 16
-# The live-block capacity for a process that is sampled from the start: when half is used, sampling becomes
+# The live-block capacity for a process that is sampled from the start: when it fills, sampling becomes
 # coarser. The kernel reserves 16 bytes per block.
 SAMPLED_LIVE_BLOCKS = 1 << 17
 # Each further level of the guard reduces the recorded blocks by this factor; the cost per hit remains.
@@ -120,7 +120,7 @@ class Sampling:
             records_per_s=(counters.recorded - before.recorded) / elapsed_s,
             bytes_per_s=(allocated_bytes - process.allocated_bytes) / elapsed_s,
             hits_per_s=(counters.probe_hits - before.probe_hits) / elapsed_s,
-            filled=(counters.recorded - counters.released) / process.live_capacity,
+            filled=_filled(counters, process.live_capacity),
         )
         target_per_s = self._options.target_per_s / _LEVEL_FACTOR ** max(0, process.level - 1)
         state = adapted(process.state, rates, target_per_s)
@@ -141,9 +141,9 @@ class Sampling:
         return None if interval_bytes is None else interval_bytes.bit_length() - 1
 
     def _adapt_from(self, pid: int, shift: int, counters: ProcessCounters, now_ns: int) -> _SampledProcess:
-        process = self._processes[pid] = _SampledProcess(
-            SamplingState(shift), now_ns, counters, self._maps.live_capacity(pid)
-        )
+        capacity = self._maps.live_capacity(pid)
+        state = SamplingState(shift, crowded_at=next_crowded(_filled(counters, capacity)))
+        process = self._processes[pid] = _SampledProcess(state, now_ns, counters, capacity)
         return process
 
     def _log(
@@ -157,3 +157,8 @@ class Sampling:
             recorded_per_s=round(rates.records_per_s),
             allocated_bytes_per_s=round(rates.bytes_per_s),
         )
+
+
+def _filled(counters: ProcessCounters, live_capacity: int) -> float:
+    """How full the table of live blocks is, from 0 to 1."""
+    return (counters.recorded - counters.released) / live_capacity

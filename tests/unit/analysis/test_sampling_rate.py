@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bpfleakd.analysis.sampling_rate import MAX_SHIFT, MIN_SHIFT, RecordingRates, SamplingState, adapted
+from bpfleakd.analysis.sampling_rate import (
+    MAX_SHIFT,
+    MIN_SHIFT,
+    RecordingRates,
+    SamplingState,
+    adapted,
+    next_crowded,
+)
 
 TARGET = 1_000.0
 
@@ -83,6 +90,27 @@ def test_a_table_that_fills_up_coarsens(shift: int) -> None:
     """Before it is full, however little comes at a time."""
     state = adapted(SamplingState(shift), rates(records_per_s=10, filled=0.6), TARGET)
     assert state.shift == max(MIN_SHIFT, shift + 1)
+
+
+@pytest.mark.parametrize("per_s", [5.0, 600.0, 1_400.0])
+def test_a_leak_that_fills_the_table_is_still_recorded(per_s: float) -> None:
+    """Blocks of 128 bytes that stay, for an hour: the table never fills, and enough of them are seen."""
+    capacity, live, state = 1 << 17, 0.0, SamplingState(0)
+    for _second in range(3_600):
+        recorded = per_s * (128 / (1 << state.shift) if state.shift else 1.0)
+        live += recorded
+        figures = {"bytes_per_s": 128 * per_s, "hits_per_s": per_s, "filled": live / capacity}
+        state = adapted(state, rates(records_per_s=recorded, **figures), TARGET)
+    assert live < capacity
+    assert recorded > 2.0
+
+
+@pytest.mark.parametrize("filled", [0.0, 0.4, 0.6, 0.9])
+def test_a_step_for_each_half_of_the_room(filled: float) -> None:
+    """Until half of what was left is used, the interval stays as it is."""
+    state = SamplingState(13, crowded_at=next_crowded(filled))
+    assert adapted(state, rates(records_per_s=300, filled=state.crowded_at - 0.01), TARGET).shift == 13
+    assert adapted(state, rates(records_per_s=300, filled=state.crowded_at + 0.01), TARGET).shift == 14
 
 
 @given(
