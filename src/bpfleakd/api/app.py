@@ -162,7 +162,7 @@ class _Api:
         self._details = details
         self._rendering = asyncio.Lock()
 
-    def _shown(self, report: Report) -> Report:
+    def _redacted(self, report: Report) -> Report:
         return report if self._details else without_addresses(report)
 
     async def status(self, request: Request) -> Response:
@@ -212,9 +212,9 @@ class _Api:
         by, suppress = choice(request, "group", GroupKey.SITE), yes_or_no(request, "suppress", True)
         if by is GroupKey.SITE:
             report = await self._service.report(pid, limit=limit, sort=sort, suppress=suppress)
-            return await self.rendered(lambda: json_answer(self._shown(report)))
+            return await self.rendered(lambda: json_answer(self._redacted(report)))
         groups = await self._service.groups(pid, by=by, limit=limit, sort=sort, suppress=suppress)
-        return await self.rendered(lambda: json_answer(self._shown(groups)))
+        return await self.rendered(lambda: json_answer(self._redacted(groups)))
 
     async def blocks(self, request: Request) -> Response:
         only_parameters(request, "site", "older_than_s", "limit", "suppress")
@@ -242,7 +242,7 @@ class _Api:
         from_ago_s = seconds(request, "from_s") if "from_s" in request.query else None
         to_ago_s = seconds(request, "to_s")
         found = await self._service.compare(pid_of(request), from_ago_s=from_ago_s, to_ago_s=to_ago_s)
-        return await self.rendered(lambda: json_answer(self._shown(found)))
+        return await self.rendered(lambda: json_answer(self._redacted(found)))
 
     async def maps(self, request: Request) -> Response:
         only_parameters(request)
@@ -259,7 +259,7 @@ class _Api:
         only_parameters(request)
         number = whole_number("a report", request.path_params["number"], 1, 2**53)
         stored = await self._service.stored_report(number)
-        return await self.rendered(lambda: json_answer(self._shown(stored)))
+        return await self.rendered(lambda: json_answer(self._redacted(stored)))
 
     async def profile(self, request: Request) -> Response:
         only_parameters(request)
@@ -284,14 +284,16 @@ class _Api:
         only_parameters(request, "value")
         value = choice(request, "value", StackValue.LIVE_BYTES)
         report = await self._all_sites(pid_of(request))
-        return await self.rendered(lambda: json_answer(flamegraph_json(self._shown(report), value)))
+        return await self.rendered(lambda: json_answer(flamegraph_json(self._redacted(report), value)))
 
     async def flamegraph_page(self, request: Request) -> Response:
         only_parameters(request, "pid", "value")
         pid = whole_number("pid", request.query.get("pid", ""), 1, PID_MAX)
         value = choice(request, "value", StackValue.LIVE_BYTES)
         report = await self._all_sites(pid)
-        return await self.rendered(lambda: flamegraph_response(flamegraph_html(self._shown(report), value)))
+        return await self.rendered(
+            lambda: flamegraph_response(flamegraph_html(self._redacted(report), value))
+        )
 
     async def _all_sites(self, pid: int) -> LeakReport:
         return await self._service.report(pid, limit=None, sort=SortKey.LIVE)

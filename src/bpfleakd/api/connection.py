@@ -120,14 +120,14 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._unsent_before = self.unsent_bytes
         in_s = self._deadlines.headers_s if self._phase is _Phase.HEADERS else self._deadlines.idle_s
-        self._timer = asyncio.get_running_loop().call_later(in_s, self._due)
+        self._timer = asyncio.get_running_loop().call_later(in_s, self._on_deadline)
 
     def _disarm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _due(self) -> None:
+    def _on_deadline(self) -> None:
         assert self._transport is not None
         unsent_bytes = self.unsent_bytes
         if unsent_bytes and (self._phase is _Phase.HEADERS or not self._was_taken(unsent_bytes)):

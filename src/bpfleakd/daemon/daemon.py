@@ -65,7 +65,7 @@ class Daemon:
         self._stop = asyncio.Event()
         self._reload = asyncio.Event()
         # Set when the next tick is due, whatever the time.
-        self._due = asyncio.Event()
+        self._tick_due = asyncio.Event()
         self._rests_long = False
         self._manager = ServiceManager.from_environment()
 
@@ -97,11 +97,11 @@ class Daemon:
 
     def _end_idle_rest(self) -> None:
         if self._rests_long:
-            self._due.set()
+            self._tick_due.set()
 
     def _note(self, event: asyncio.Event) -> None:
         event.set()
-        self._due.set()
+        self._tick_due.set()
 
     def _interrupt(self) -> None:
         # A user who presses Ctrl-C no longer needs the state.
@@ -129,9 +129,9 @@ class Daemon:
                 # A bug, or an attack by a target: the other processes continue.
                 log.exception("tick.failed")
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._due.wait(), self._rest_s(service))
+                await asyncio.wait_for(self._tick_due.wait(), self._rest_s(service))
             self._rests_long = False
-            self._due.clear()
+            self._tick_due.clear()
             if self._reload.is_set():
                 self._reload.clear()
                 self._manager.reloading()

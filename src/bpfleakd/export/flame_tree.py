@@ -164,7 +164,9 @@ class _Frames:
 
     def _numbers(self, site: SiteReport) -> Iterator[int]:
         if site.truncated or not site.stack:
-            yield self._named("[truncated]" if site.truncated else "[no stack]", "", CodeKind.UNKNOWN, "")
+            yield self._frame_named(
+                "[truncated]" if site.truncated else "[no stack]", "", CodeKind.UNKNOWN, ""
+            )
         known = self._of_frame
         for outwards in range(len(site.stack) - 1, -1, -1):
             frame = site.stack[outwards]
@@ -178,9 +180,9 @@ class _Frames:
         kind = CodeKind.ALLOCATOR if is_innermost else self._kind(frame)
         module = printable(frame.module or "")
         place = "  ".join(part for part in (module, printable(frame.location or "")) if part)
-        return self._named(frame_name(frame), module, kind, place)
+        return self._frame_named(frame_name(frame), module, kind, place)
 
-    def _named(self, name: str, module: str, kind: CodeKind, place: str) -> int:
+    def _frame_named(self, name: str, module: str, kind: CodeKind, place: str) -> int:
         number = self._of_name.setdefault((name, module), len(self.shown))
         if number == len(self.shown):
             self.shown.append((name, kind, place))

@@ -177,8 +177,8 @@ class ProcessSlots:
 
     def begin_reading(self) -> None:
         """Count a reading of the sites: later changes are listed again."""
-        self._rows["reading"][self._taken] += 1
-        self._rows["space_quota"][self._taken] = self._space_quota
+        self._rows["reading"][self._slots_in_use] += 1
+        self._rows["space_quota"][self._slots_in_use] = self._space_quota
 
     def readings(self, pids: NDArray[np.uint32]) -> NDArray[np.uint32]:
         """The number of the last reading of each process; 0 for those without a slot."""
@@ -190,13 +190,13 @@ class ProcessSlots:
     def take_unlisted(self) -> bool:
         """Whether the list had no room for a change of a site since the last call."""
         unlisted = self._rows["change_unlisted"]
-        found = unlisted[self._taken].any()
-        unlisted[self._taken] = 0
+        found = unlisted[self._slots_in_use].any()
+        unlisted[self._slots_in_use] = 0
         return bool(found)
 
     def site_count(self) -> int:
         """The number of sites of all processes."""
-        rows = self._rows[self._taken]
+        rows = self._rows[self._slots_in_use]
         return int(rows["site_count"].sum() - rows["sites_removed"].sum()) + len(self._slots)
 
     @property
@@ -205,7 +205,7 @@ class ProcessSlots:
         return max(self._space_events // (len(self._slots) + 1), self._space_events // _STORMS)
 
     @property
-    def _taken(self) -> list[int]:
+    def _slots_in_use(self) -> list[int]:
         return list(self._slots.values())
 
     def set_python(self, pid: int, python: np.void) -> None:

@@ -38,7 +38,7 @@ class SyscallLinks:
         linger_s: float = _LINGER_S,
     ) -> None:
         self._pins = pins
-        self._wanted = tracepoints
+        self._tracepoints = tracepoints
         self._may_miss = may_miss
         self._program_fd = program_fd
         self._linger_s = linger_s
@@ -49,7 +49,7 @@ class SyscallLinks:
 
     def adopt(self) -> None:
         """Adopt the links that an earlier daemon pinned, unless some are missing."""
-        found = {tracepoint: self._pins.link(_pin_name(tracepoint)) for tracepoint in self._wanted}
+        found = {tracepoint: self._pins.link(_pin_name(tracepoint)) for tracepoint in self._tracepoints}
         self._links = {_pin_name(name): link for name, link in found.items() if link is not None}
         missing = [tracepoint for tracepoint, link in found.items() if link is None]
         if self._may_miss:
@@ -87,7 +87,7 @@ class SyscallLinks:
     def _link(self) -> None:
         ensure_tracefs()
         try:
-            for tracepoint, function in self._wanted.items():
+            for tracepoint, function in self._tracepoints.items():
                 self._link_one(tracepoint, function)
         except OSError as error:
             self._detach()

@@ -68,7 +68,7 @@ class Scanner:
 
     def __init__(self, proc: Path = PROC) -> None:
         self._proc = proc
-        self._known: dict[int, ProcessStat] = {}
+        self._stats: dict[int, ProcessStat] = {}
         self._young: set[int] = set()
         self._turns: deque[int] = deque()
         self._last_pid: int | None = None
@@ -80,11 +80,11 @@ class Scanner:
         again, new = self._in_turn() | self._young, set()
         if self._is_list_due():
             pids = set(_pids(self._proc))
-            gone, new = self._known.keys() - pids, pids - self._known.keys()
+            gone, new = self._stats.keys() - pids, pids - self._stats.keys()
             events = [ProcessEvent(ProcessChange.EXIT, pid) for pid in gone]
             for pid in gone:
-                del self._known[pid]
-        for pid in again & self._known.keys():
+                del self._stats[pid]
+        for pid in again & self._stats.keys():
             events += self._second_look(pid)
         events += self._first_looks(new)
         self._young = new
@@ -100,22 +100,22 @@ class Scanner:
 
     def _in_turn(self) -> set[int]:
         if not self._turns:
-            self._turns.extend(self._known)
+            self._turns.extend(self._stats)
         return {self._turns.popleft() for _ in range(min(_LOOKS_A_SCAN, len(self._turns)))}
 
     def _first_looks(self, pids: Iterable[int]) -> list[ProcessEvent]:
         found = [stat for pid in pids if (stat := read_stat(pid, self._proc))]
-        self._known |= {stat.id.pid: stat for stat in found}
+        self._stats |= {stat.id.pid: stat for stat in found}
         found.sort(key=lambda stat: stat.id)
         found.sort(key=lambda stat: stat.id.start_ticks)
         return [ProcessEvent(ProcessChange.FORK, stat.id.pid, stat.parent_pid) for stat in found]
 
     def _second_look(self, pid: int) -> list[ProcessEvent]:
-        before, now = self._known[pid], read_stat(pid, self._proc)
+        before, now = self._stats[pid], read_stat(pid, self._proc)
         if now is None or now.id != before.id:
-            del self._known[pid]
+            del self._stats[pid]
             return [ProcessEvent(ProcessChange.EXIT, pid), *(self._first_looks([pid]) if now else ())]
-        self._known[pid] = now
+        self._stats[pid] = now
         return [ProcessEvent(ProcessChange.EXEC, pid)] if now.comm != before.comm else []
 
 

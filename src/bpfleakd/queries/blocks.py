@@ -64,7 +64,7 @@ class Blocks(Struct, frozen=True):
         else:
             keys = None if largest_sites is None else self._largest(largest_sites)
             if suppressions is not None and len(suppressions.rows):
-                keys = self._shown(suppressions)
+                keys = self._unsuppressed(suppressions)
         sites = self._selection(keys, older_than_s, limit).sites()
         listed = [chosen for chosen in sites if len(chosen.listed)]
         others = [] if largest_sites is None or keys is None else self._live_besides(keys)
@@ -83,7 +83,7 @@ class Blocks(Struct, frozen=True):
             suppressed=suppressions.sums(self.traced.table) if suppressions else {},
         )
 
-    def _shown(self, suppressions: SiteSuppressions) -> set[SiteKey]:
+    def _unsuppressed(self, suppressions: SiteSuppressions) -> set[SiteKey]:
         table = self.traced.table
         return set(_of_memory(table, suppressions.shown(table.used_rows)))
 

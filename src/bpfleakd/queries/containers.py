@@ -25,7 +25,7 @@ class ContainerFigures:
     cgroup: Path = CGROUP
     _pids: frozenset[int] = field(default=frozenset(), init=False)
     _due_ns: int = field(default=0, init=False)
-    _found: tuple[GroupMemory, ...] = field(default=(), init=False)
+    _groups: tuple[GroupMemory, ...] = field(default=(), init=False)
 
     def of(self, pids: Collection[int], now_ns: int) -> tuple[GroupMemory, ...]:
         """The groups that limit these processes, each once, the one with the least room first."""
@@ -34,6 +34,6 @@ class ContainerFigures:
             found = (narrowest_group(pid, self.proc, self.cgroup) for pid in wanted)
             groups = {group.directory: group for group in found if group is not None}
             nearest = sorted(groups.values(), key=lambda group: (group.room_bytes, group.cgroup))
-            self._found = tuple(map(read_group_memory, nearest[:_GROUPS_MAX]))
+            self._groups = tuple(map(read_group_memory, nearest[:_GROUPS_MAX]))
             self._pids, self._due_ns = wanted, now_ns + _PAUSE_NS
-        return self._found
+        return self._groups

@@ -103,7 +103,7 @@ class GrowthWatcher:
         self._new: list[ProcessId] = []
         self._growing: dict[ProcessId, WatchedGrowth] = {}
         self._closing: list[Close] = []
-        self._gone: OrderedDict[int, tuple[ProcessId, int, float]] = OrderedDict()
+        self._ended: OrderedDict[int, tuple[ProcessId, int, float]] = OrderedDict()
         # Called with each reading: the process and its anonymous bytes.
         self.noticed: Callable[[ProcessId, int], None] = lambda _process, _bytes: None
         self._now_s = 0.0
@@ -127,10 +127,10 @@ class GrowthWatcher:
         """Forget a process, except for its last reading."""
         watched = self._watched.pop(process, None)
         if watched is not None and watched.watch is not None:
-            self._gone[process.pid] = process, watched.watch.bytes, self._now_s
-            self._gone.move_to_end(process.pid)
-            while len(self._gone) > _GONE_MAX:
-                self._gone.popitem(last=False)
+            self._ended[process.pid] = process, watched.watch.bytes, self._now_s
+            self._ended.move_to_end(process.pid)
+            while len(self._ended) > _GONE_MAX:
+                self._ended.popitem(last=False)
         self._growing.pop(process, None)
         if self._descriptors is not None:
             self._descriptors.forget(process)
@@ -179,7 +179,7 @@ class GrowthWatcher:
         for known, watched in self._watched.items():
             if known.pid == pid and watched.watch is not None:
                 return known, watched.watch.bytes
-        process, anonymous_bytes, gone_s = self._gone.get(pid, (None, 0, 0.0))
+        process, anonymous_bytes, gone_s = self._ended.get(pid, (None, 0, 0.0))
         is_late = self._now_s - gone_s > _GONE_S
         return None if process is None or is_late else (process, anonymous_bytes)
 

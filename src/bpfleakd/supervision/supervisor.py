@@ -73,7 +73,7 @@ class Supervisor:
         self._processes = processes
         self._events = events
         self._own_pid = own_pid
-        self._known: dict[int, ManagedProcess] = {}
+        self._managed: dict[int, ManagedProcess] = {}
         self._agenda = Agenda()
         self._reconciler = Reconciler(tracer, watcher, self._agenda, traced_max)
         self._rescanned_ns = 0
@@ -95,7 +95,7 @@ class Supervisor:
         """Process what the tracer noticed, and let the watcher read."""
         if now_ns - self._rescanned_ns >= _RESCAN_NS:
             self._rescan(now_ns, at_all=self.rescans_total % _LOOK_AT_ALL_EVERY == 0)
-        for process in list(self._known.values()):
+        for process in list(self._managed.values()):
             if process.state is SupervisionState.TRACED and self._tracer.request_of(process.pid) is None:
                 self._reconciler.watch_no_more(process)
                 process.begin_anew()
@@ -103,7 +103,7 @@ class Supervisor:
             elif process.state is SupervisionState.WAITING and self._reconciler.has_room():
                 self._agenda.set(process.pid, now_ns)
         for action in self._watcher.step(now_ns):
-            known = self._known.get(action.process.pid)
+            known = self._managed.get(action.process.pid)
             if known is None or known.id != action.process:
                 continue
             if isinstance(action, Open) and known.window_end_ns is None:
@@ -123,10 +123,10 @@ class Supervisor:
         self._rescanned_ns = now_ns
         stats = self._processes.all()
         present = {stat.id.pid: stat for stat in stats}
-        for pid in self._known.keys() - present.keys():
+        for pid in self._managed.keys() - present.keys():
             self._exited(pid, now_ns)
         for place, stat in enumerate(stats):
-            known = self._known.get(stat.id.pid) or self._appeared(stat.id.pid, stat.parent_pid)
+            known = self._managed.get(stat.id.pid) or self._appeared(stat.id.pid, stat.parent_pid)
             if at_all or known.decision is None or (known.id, known.comm) != (stat.id, stat.comm):
                 # Parents before their children.
                 self._agenda.set(stat.id.pid, now_ns + place)
@@ -177,7 +177,7 @@ class Supervisor:
         self._take_in(now_ns)
         stat = self._processes.stat(pid)
         if stat is not None:
-            process = self._identified(self._known.get(pid) or self._appeared(pid, stat.parent_pid), stat)
+            process = self._identified(self._managed.get(pid) or self._appeared(pid, stat.parent_pid), stat)
             self._reconciler.watch_no_more(process)
             process.begin_anew()
             process.manual_mode = traced.request.mode
@@ -189,7 +189,7 @@ class Supervisor:
         was_traced = self._tracer.request_of(pid) is not None
         traced = self._tracer.detach(pid)
         self._take_in(now_ns)
-        process = self._known.get(pid)
+        process = self._managed.get(pid)
         if was_traced and process is not None:
             self._reconciler.watch_no_more(process)
             process.begin_anew()
@@ -203,7 +203,7 @@ class Supervisor:
 
         A window is closed; any other process is not attached to again before its next exec.
         """
-        process = self._known.get(pid)
+        process = self._managed.get(pid)
         if process is not None and process.window_end_ns is not None:
             process.window_end_ns = AT_ONCE
             self._agenda.set(pid, now_ns)
@@ -217,16 +217,16 @@ class Supervisor:
 
     def is_manual(self, pid: int) -> bool:
         """Whether a user attached the process."""
-        process = self._known.get(pid)
+        process = self._managed.get(pid)
         return process is not None and process.manual
 
     def processes(self) -> Sequence[ManagedProcess]:
         """Every process, by pid."""
-        return [self._known[pid] for pid in sorted(self._known)]
+        return [self._managed[pid] for pid in sorted(self._managed)]
 
     def by_state(self) -> dict[str, int]:
         """How many processes are in each state."""
-        count = Counter(process.state.value for process in self._known.values())
+        count = Counter(process.state.value for process in self._managed.values())
         return {state.value: count[state.value] for state in SupervisionState}
 
     @property
@@ -254,30 +254,30 @@ class Supervisor:
         if event.change is ProcessChange.EXIT:
             self._exited(pid, now_ns)
         elif event.change is ProcessChange.FORK:
-            if pid in self._known:
+            if pid in self._managed:
                 self._exited(pid, now_ns)
             process = self._appeared(pid, event.parent_pid)
             self._agenda.set(pid, now_ns + (0 if process.inherited else _AFTER_FORK_NS))
         elif event.change is ProcessChange.EXEC:
-            process = self._known.get(pid) or self._appeared(pid, parent_pid=0)
+            process = self._managed.get(pid) or self._appeared(pid, parent_pid=0)
             self._reconciler.watch_no_more(process)
             if process.state is not SupervisionState.DETACHED:
                 process.begin_anew()
             self._agenda.set(pid, now_ns + _AFTER_EXEC_NS)
-        elif pid in self._known and self._known[pid].decision is not None:
+        elif pid in self._managed and self._managed[pid].decision is not None:
             self._agenda.set(pid, now_ns)
 
     def _appeared(self, pid: int, parent_pid: int) -> ManagedProcess:
         process = ManagedProcess(pid)
-        parent = self._known.get(parent_pid)
+        parent = self._managed.get(parent_pid)
         if parent is not None:
             followed = parent.decision.follows_children if parent.decision else False
             process.inherited = parent.decision.rule if parent.decision and followed else parent.inherited
-        self._known[pid] = process
+        self._managed[pid] = process
         return process
 
     def _exited(self, pid: int, now_ns: int) -> None:
-        process = self._known.get(pid)
+        process = self._managed.get(pid)
         if process is None:
             return
         self._reconciler.watch_no_more(process)
@@ -291,14 +291,14 @@ class Supervisor:
         self.short_lived_total += process.id is None
         if process.missed_by:
             self.missed_total[process.missed_by] += 1
-        del self._known[process.pid]
+        del self._managed[process.pid]
         self._agenda.drop(process.pid)
 
     # Checks of one process.
 
     def _look(self, pid: int, now_ns: int) -> bool:
         """Bring one process into its decided state; returns whether that took long."""
-        process = self._known.get(pid)
+        process = self._managed.get(pid)
         if process is None:
             return False
         ended = self._tracer.request_of(pid) is not None and not self._tracer.still_traced(pid)
@@ -333,7 +333,7 @@ class Supervisor:
         return process
 
     def _decide(self, process: ManagedProcess, stat: ProcessStat) -> Decision:
-        parent = self._known.get(stat.parent_pid)
+        parent = self._managed.get(stat.parent_pid)
         if process.inherited not in self._policy.rules:
             process.inherited = None
         if parent is not None and parent.decision is not None and parent.decision.follows_children:

@@ -42,7 +42,7 @@ class MappingIndex:
         self._loaded_places: set[_Place] = set()
         # The first code at its addresses: that of the attach, or loaded since.
         self._first: dict[_Place, IndexedMapping] = {}
-        self._gone: list[IndexedMapping] = []
+        self._unmapped: list[IndexedMapping] = []
 
     def update(self, mappings: Sequence[Mapping]) -> None:
         """Replace all mappings."""
@@ -96,7 +96,7 @@ class MappingIndex:
         place = _place(now.mapping) if now is not None and _is_code(now.mapping) else None
         if place is not None and place not in self._loaded_places:
             return now
-        for region in self._gone:
+        for region in self._unmapped:
             if region.mapping.start <= address < region.mapping.end:
                 return region
         return now if place is None or place in self._first else None
@@ -113,7 +113,9 @@ class MappingIndex:
         return self._regions[index]
 
     def _find_gone(self) -> None:
-        self._gone = [region for region in self._first.values() if not self.is_mapped(region)][-_GONE_MAX:]
+        self._unmapped = [region for region in self._first.values() if not self.is_mapped(region)][
+            -_GONE_MAX:
+        ]
 
     def _next_number(self) -> int:
         self._count += 1

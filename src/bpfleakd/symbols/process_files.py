@@ -36,7 +36,7 @@ class ProcessFiles:
         self._owner = owner
         self._debug_in_root = debug_in_root
         self._keys: BoundedCache[_MappedFile, FileKey] = BoundedCache(FILES_MAX)
-        self._others: BoundedCache[_MappedFile, bool] = BoundedCache(FILES_MAX)
+        self._not_code: BoundedCache[_MappedFile, bool] = BoundedCache(FILES_MAX)
         self._failed: BoundedCache[_MappedFile, bool] = BoundedCache(FILES_MAX)
 
     def is_file(self, mapping: Mapping) -> bool:
@@ -46,7 +46,7 @@ class ProcessFiles:
     def module_of(self, mapping: Mapping) -> Module | None:
         """Return the ELF file that is mapped there; None if it is not one or cannot be opened."""
         file = (mapping.device, mapping.inode, mapping.path)
-        if not self.is_file(mapping) or self._others.get(file):
+        if not self.is_file(mapping) or self._not_code.get(file):
             return None
         key = self._keys.get(file)
         module = self._modules.get(key) if key else None
@@ -61,7 +61,7 @@ class ProcessFiles:
             opened = self._open(mapping)
             key = self._modules.open(opened, mapping.path, self._owner, self._debug_in_root)
         except BadElf:
-            self._others.put(file, True)
+            self._not_code.put(file, True)
             return None
         except OSError:
             if not self._failed.get(file):

@@ -208,7 +208,7 @@ class Symbolizer:
         places = {
             place for stack, known in zip(stacks, managed, strict=True) for place in _places(stack, known)
         }
-        named = self._named(places)
+        named = self._names_of(places)
         # They may have arrived since the request, so another call may find them.
         is_awaited = self._awaited and self._names and not self._names.is_over_budget(self.owner)
         pending = self._awaited if is_awaited else frozenset()
@@ -243,7 +243,7 @@ class Symbolizer:
             self._not_covered.put(address, -1)
             self.unknown_addresses += 1
 
-    def _named(self, places: Iterable[_Place]) -> dict[_Place, _Named]:
+    def _names_of(self, places: Iterable[_Place]) -> dict[_Place, _Named]:
         named: dict[_Place, _Named] = {}
         by_region: dict[IndexedMapping, list[_Place]] = {}
         for place in places:

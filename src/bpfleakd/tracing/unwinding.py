@@ -106,7 +106,7 @@ class Unwinding:
         """With `record` None, no other daemon will adopt the tables."""
         self._store = store
         self._record = record
-        self._kept = store.generation, 0
+        self._saved_state = store.generation, 0
         self._builder = builder
         self._at_a_time = threading.Semaphore(_BUILDERS_MAX)
         self._processes: dict[int, _UnwoundProcess] = {}
@@ -316,13 +316,13 @@ class Unwinding:
     def _write_checkpoint(self) -> None:
         # Another file may have the same table.
         state = self._store.generation, len(self._files)
-        if self._record is None or self._kept == state:
+        if self._record is None or self._saved_state == state:
             return
         tables = self._store.tables
         files = [(key, file) for key, file in self._files.items() if file.digest in tables]
         write_checkpoint(self._record, _TablesCheckpoint(tables, files))
         self._record.close()
-        self._kept = state
+        self._saved_state = state
 
     def _publish(self, pids: Iterable[int]) -> None:
         self._write_checkpoint()

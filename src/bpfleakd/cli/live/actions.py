@@ -72,7 +72,7 @@ class Actions:
 
     def _run(self, action: Action, pid: int, width: int) -> None:
         try:
-            outcome = self._done(action, pid, width)
+            outcome = self._carry_out(action, pid, width)
         except BpfleakdError as error:
             outcome = Outcome(str(error))
         with self._lock:
@@ -80,7 +80,7 @@ class Actions:
             self._running = False
         self._wake()
 
-    def _done(self, action: Action, pid: int, width: int) -> Outcome:
+    def _carry_out(self, action: Action, pid: int, width: int) -> Outcome:
         match action:
             case Action.ATTACH:
                 return Outcome(attached_line(self._client.attach(pid)))

@@ -70,8 +70,8 @@ class _Session:
         self._answer: Answer | None = None
         # Since when no daemon answers; None: one does.
         self._lost = False
-        self._seen: Answer | None = None
-        self._shown = ShownRows()
+        self._last_answer: Answer | None = None
+        self._rows = ShownRows()
         self._note = ""
         self.is_stopped = False
 
@@ -130,18 +130,18 @@ class _Session:
     def _take_answer(self) -> None:
         """Use the latest answer. Raises its error, unless there is a list to return to."""
         answer = self._feed.answer()
-        if answer is None or answer is self._seen or answer.question.pid != self._view.pid:
+        if answer is None or answer is self._last_answer or answer.question.pid != self._view.pid:
             return
         if answer.error is None:
-            self._answer, self._seen = answer, answer
+            self._answer, self._last_answer = answer, answer
             if self._lost:
                 self._lost, self._note = False, "connected again"
-        elif isinstance(answer.error, DaemonUnreachable) and self._seen is not None:
+        elif isinstance(answer.error, DaemonUnreachable) and self._last_answer is not None:
             # Request it again at each interval: a restart takes seconds, and keeps the traced processes.
-            self._seen, self._lost = answer, True
+            self._last_answer, self._lost = answer, True
             self._note = f"reconnecting … {answer.error.message}"
         elif self._lost and isinstance(answer.error, NotAttached):
-            self._seen = answer
+            self._last_answer = answer
             self._note = f"waiting for the new daemon to adopt it … {answer.error.message}"
         elif isinstance(answer.error, NotAttached | NoSuchProcess) and not self._view.alone:
             self._note = f"{answer.error.message}; a attaches"
@@ -165,7 +165,7 @@ class _Session:
     def _press(self, keys: list[str]) -> None:
         for key in keys:
             before = self._view
-            self._view = pressed(before, key, self._shown)
+            self._view = pressed(before, key, self._rows)
             if not self._lost:
                 self._note = ""
             if self._view.acting:
@@ -188,5 +188,5 @@ class _Session:
             result=self._result,
             ascii_only=self._console.options.ascii_only,
         )
-        self._shown = drawn.shown
+        self._rows = drawn.shown
         return drawn.renderable

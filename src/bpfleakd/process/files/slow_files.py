@@ -35,17 +35,17 @@ class _Opening(Generic[T]):
         self._open_file: Callable[[], T] | None = open_file
         self._file: T | None = None
         self._error: OSError | None = None
-        self._done = threading.Event()
+        self._opened = threading.Event()
         threading.Thread(target=self._run, name="slow-open", daemon=True).start()
 
     def wait(self, wait_s: float) -> bool:
         """Whether it ends within this time."""
-        return self._done.wait(wait_s)
+        return self._opened.wait(wait_s)
 
     @property
     def has_failed(self) -> bool:
         """Whether it ended without a file."""
-        return self._done.is_set() and self._file is None
+        return self._opened.is_set() and self._file is None
 
     def result(self) -> T:
         """The opened file. Raises OSError."""
@@ -61,7 +61,7 @@ class _Opening(Generic[T]):
             self._error = error
         finally:
             self._open_file = None
-            self._done.set()
+            self._opened.set()
 
 
 class SlowFiles(Generic[T]):
@@ -85,7 +85,7 @@ class SlowFiles(Generic[T]):
         """Open a file. Raises OSError; TimeoutError as long as there is no answer."""
         file = (self._instance_of(pid) or owner, mapping.device, mapping.inode)
         with self._lock:
-            opening = self._openings.get(file) or self._begun(file, pid, mapping, owner)
+            opening = self._openings.get(file) or self._begin(file, pid, mapping, owner)
         if opening is None or not self._is_done(opening, pid):
             raise TimeoutError(errno.ETIMEDOUT, f"the file system of {mapping.path} does not answer")
         opening.asked_s = time.monotonic()
@@ -119,7 +119,7 @@ class SlowFiles(Generic[T]):
             self._patience.wait(pid, time.monotonic() - began_s)
         return is_done
 
-    def _begun(
+    def _begin(
         self, file: tuple[str, str, int], pid: int, mapping: Mapping, owner: str
     ) -> _Opening[T] | None:
         """Start opening a file; None if threads wait for this process, or too many for others."""
