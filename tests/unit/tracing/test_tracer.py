@@ -456,6 +456,18 @@ class TestEnd:
                 world.tracer.tick()
             assert judge.times == {first: 4, second: 4}
 
+    def test_a_process_that_keeps_its_judge_waiting_is_judged_less_often(
+        self, world: World, pid: int
+    ) -> None:
+        """Without using a processor: five seconds count as one, after which there is a pause of four."""
+        judge = Judge(world.clock, took_s=5.0)
+        world.tracer.observers.append(judge)
+        world.tracer.start(pid, EXACT)
+        for _ in range(12):
+            world.clock.go_on(1)
+            world.tracer.tick()
+        assert judge.times[pid] == 3
+
     def test_those_that_end_at_once_are_ended_one_after_the_other(self, world: World) -> None:
         """A last report that takes long leaves the others to later ticks; nothing of them is lost."""
         world.tracer.observers.append(Slow(world.clock))

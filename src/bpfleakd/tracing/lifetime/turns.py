@@ -3,8 +3,9 @@
 Each round of turns has a limit. The process that waited longest is first; the rest waits for the next tick.
 
 Costs are processor time. A turn that only waited for a busy machine is no reason for a longer pause, or for
-fewer turns: each process would be judged every few minutes, just when its memory runs out. Only the time for
-which a tick may last counts waiting, too.
+fewer turns: each process would be judged every few minutes, just when its memory runs out. But no process
+can keep the others waiting for long, whatever it does: a round has a limit of time, too, and a turn costs at
+least a fifth of the time that it took.
 
 Many processes share a part of the time: the more there are, the less often each is judged, but at least every
 few seconds. Counters are read at every tick all the same.
@@ -33,7 +34,7 @@ log = structlog.get_logger()
 _JUDGING_NS = 200_000_000
 _FOLLOWING_NS = 100_000_000
 # On a busy machine that takes longer, up to this many times as long.
-_LONGEST_FACTOR = 5
+_WAITING_FACTOR = 5
 
 # The share of the time for judging all processes. If they are many, each waits: up to the longest wait, and
 # up to a part of the time for which it was observed.
@@ -83,16 +84,17 @@ class TracingTurns:
         began_ns = now_ns = self._clock_ns()
         spent_ns = 0
         for traced in sorted(processes, key=lambda traced: pause(traced).done_ns):
-            if spent_ns > limit_ns or now_ns - began_ns > _LONGEST_FACTOR * limit_ns:
+            if spent_ns > limit_ns or now_ns - began_ns > _WAITING_FACTOR * limit_ns:
                 break
             if traced.is_set_aside(now_ns) or traced.is_ending or not pause(traced).is_due(now_ns):
                 continue
-            turn_ns = time.thread_time_ns()
+            turn_began_ns, spent_before_ns = now_ns, time.thread_time_ns()
             with traced.isolated(self._clock_ns):
                 job(traced)
-            turn_ns = time.thread_time_ns() - turn_ns
-            spent_ns += turn_ns
             now_ns = self._clock_ns()
+            took_ns = (now_ns - turn_began_ns) // _WAITING_FACTOR
+            turn_ns = max(time.thread_time_ns() - spent_before_ns, took_ns)
+            spent_ns += turn_ns
             pause(traced).used(now_ns, turn_ns, wait_ns(traced, turn_ns))
 
     def _crowd_wait_ns(self, traced: TracedProcess, spent_ns: int) -> int:
