@@ -42,7 +42,7 @@ def measure(short: bool) -> Benchmark:
         for _ in range(2 if short else _ROUNDS):
             snapshot = _timed(whole, cache.read)
             _timed(unchanged, partial(cache.read, snapshot))
-            _timed(tables, partial(code_tables, snapshot, machine.layout.method.const_method))
+            _timed(tables, partial(code_tables, snapshot))
         _name(memory, machine, snapshot, named)
         count = f"{len(snapshot.blobs):,} blobs"
         benchmark.add(f"{count}, all read", "ms", [took * 1e3 for took in whole])

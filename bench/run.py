@@ -37,6 +37,7 @@ BENCHMARKS = (
     "scan",
     "go_profile",
     "java",
+    "java_walk",
     "dotnet",
     "classes",
     "bill",

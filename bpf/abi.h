@@ -480,9 +480,9 @@ enum rbp_kind {
 /*
  * For CFA_MANAGED and CFA_MANAGED_TAGGED, frames of a runtime's code with a frame pointer, the fields are places.
  * `cfa_offset`: the object that identifies the function, from rbp. `cfa_addend`: another object in that one, which is
- * recorded in its place (0: none). `rbp_offset`: 4 bytes in the recorded object that distinguish it from others (0:
- * none). `position_slot` and `caller_slot`: the position in the function and the caller's rsp, in words from rbp (0:
- * none, and rbp + 16). managed.h.
+ * recorded in its place (0: none). `rbp_offset`: 4 bytes that distinguish the recorded object from others, in the
+ * object or, if negative, in the frame, from rbp (0: none). `position_slot` and `caller_slot`: the position in the
+ * function and the caller's rsp, in words from rbp (0: none, and rbp + 16). managed.h.
  */
 struct unwind_rule {
 	__u8 cfa_kind;
@@ -580,12 +580,22 @@ struct python_walk {
 #define TAKE_OBJECT 1
 #define TAKE_POSITION 2
 
+/* What was read of the last managed frame; MANAGED_WORD_ABOVE is the word above that of the object. */
+enum managed_word {
+	MANAGED_WORD_POSITION,
+	MANAGED_WORD_CHECK,
+	MANAGED_WORD_OBJECT,
+	MANAGED_WORD_ABOVE,
+	MANAGED_WORD_CALLER,
+	MANAGED_WORDS,
+};
+
+#define MANAGED_WORDS_ROOM 8	/* a power of 2 */
+
 struct managed_walk {
 	__u32 take;
 	__u32 rule;
-	__u64 frame;
-	/* The words read from the frame. */
-	__u64 words[3];
+	__u64 words[MANAGED_WORDS_ROOM];
 };
 
 /*

@@ -275,18 +275,21 @@ static __always_inline int step(struct walk_scratch *scratch, struct unwind_mapp
 	if (mappings)
 		number = known_rule(scratch, mappings, walk->exact ? walk->ip : walk->ip - 1);
 	rule = unwind_rules.lookup(&number);
-	if (!rule || rule->cfa_kind == CFA_GAP) {
-		if (mappings && mappings->pending)
+	if (!rule)
+		return END_NO_RULE;
+	if (rule->cfa_kind == CFA_GAP || rule->cfa_kind >= CFA_MANAGED) {
+		if (rule->cfa_kind >= CFA_MANAGED)
+			note_managed(scratch, walk, rule, number);
+		else if (mappings && mappings->pending)
 			walk->guessed = true;
 		end = step_by_frame_pointer(scratch, walk);
+		set_callers_sp(walk);
 	} else if (rule->cfa_kind == CFA_END)
 		end = END_BOTTOM;
 	else if (rule->cfa_kind == CFA_STOP)
 		end = END_NO_RULE;
 	else if (rule->cfa_kind == CFA_SIGNAL)
 		end = step_to_interrupted(scratch, walk, rule);
-	else if (rule->cfa_kind >= CFA_MANAGED)
-		end = step_from_managed(scratch, walk, number);
 	else
 		end = step_by_rule(scratch, walk, rule);
 	return end < 0 && walk->ip == 0 ? END_BOTTOM : end;

@@ -36,9 +36,10 @@ def managed_rule(
     """The rule of a runtime's own code: rbp is the frame pointer.
 
     The word at rbp + `object_offset` is a pointer to the object that identifies the function; with
-    `inner_offset`, to an object that contains that pointer there. 4 bytes at `check_offset` in the recorded
-    object distinguish it from another that reuses its memory. In words from rbp: the place in the function is
-    at `position_slot`, the caller's rsp at `caller_slot`. 0: no place, and rbp + 16.
+    `inner_offset`, to an object that contains that pointer there. 4 bytes distinguish the recorded object
+    from another that reuses its memory: at `check_offset` in it or, if that is negative, from rbp, which
+    costs the walk no further read. In words from rbp: the place in the function is at `position_slot`, the
+    caller's rsp at `caller_slot`. 0: no place, and rbp + 16.
     """
     kind = CfaKind.MANAGED_TAGGED if is_tagged else CfaKind.MANAGED
     return UnwindRule(

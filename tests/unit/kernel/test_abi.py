@@ -54,7 +54,7 @@ ENUMS: dict[str, tuple[str, Sequence[str]]] = {
     "operand_kind": ("OPERAND_", [kind.name for kind in OperandKind]),
     "rbp_kind": ("RBP_", [kind.name for kind in RbpKind]),
 }
-BPF_ONLY_ENUMS = {"python_phase", "space_phase"}
+BPF_ONLY_ENUMS = {"managed_word", "python_phase", "space_phase"}
 
 SIGNED, UNSIGNED, COMPOUND = 1, 0, -1
 

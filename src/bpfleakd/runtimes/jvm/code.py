@@ -131,4 +131,4 @@ class JavaCode:
         self._last = snapshot
         if is_known:
             return None
-        return CodeReading(snapshot, code_tables(snapshot, self._layout.method.const_method))
+        return CodeReading(snapshot, code_tables(snapshot))

@@ -31,8 +31,9 @@ class JavaMethod(Struct, frozen=True):
 
     `code` is the address of its bytecode; `lines` are the beginnings of lines in it, and their numbers.
 
-    `is_hidden`: Java itself omits it from stacks. By the word `check` the stack walker distinguishes it from
-    another method that reuses its memory.
+    `is_hidden`: Java itself omits it from stacks. `check` is part of the address of its class' cache of
+    constants, by which the stack walker distinguishes it from another method that reuses its memory; 0: the
+    class has not been linked yet, so nothing of it has run.
     """
 
     name: str
@@ -42,6 +43,10 @@ class JavaMethod(Struct, frozen=True):
     lines: tuple[tuple[int, int], ...]
     is_hidden: bool
     check: int
+
+    def has(self, position: int | None) -> bool:
+        """Whether an instruction may be in this method; of one without bytecode, nothing is known."""
+        return not self.code_bytes or self.code <= (position or 0) < self.code + self.code_bytes
 
     @property
     def held_bytes(self) -> int:
@@ -97,7 +102,7 @@ class MethodReader:
             code_bytes=code_bytes,
             lines=self._lines(code + code_bytes) if flags & _HAS_LINES else (),
             is_hidden=bool(self._hidden_flags(method, flags) & layout.hidden_bit),
-            check=constant & 0xFFFF_FFFF,
+            check=_word(pool, layout.pool_cache) & 0xFFFF_FFFF,
         )
 
     def _hidden_flags(self, method: bytes, const_flags: int) -> int:

@@ -107,6 +107,7 @@ class MethodLayout(Struct, frozen=True):
     name_index: int
     method_bytes: int
     pool_bytes: int
+    pool_cache: int
     pool_holder: int
     pool_length: int
     pool_source_file: int | None
@@ -255,6 +256,7 @@ def _method(structs: VmStructs) -> MethodLayout:
         name_index=at["ConstMethod", "_name_index"],
         method_bytes=structs.sizes["Method"],
         pool_bytes=structs.sizes["ConstantPool"],
+        pool_cache=at["ConstantPool", "_cache"],
         pool_holder=at["ConstantPool", "_pool_holder"],
         pool_length=at["ConstantPool", "_length"],
         pool_source_file=at.get(("ConstantPool", "_source_file_name_index")),

@@ -7,7 +7,7 @@ Rules:
 - What is at an address is read when a stack with it is new, and kept until there is other code: the machine
   drops code that is not used any more.
 - A frame of the interpreter holds the address of its method, and the walker's word some bits of what tells it
-  from another that gets its memory. It has a name if they agree.
+  from another that gets its memory. It has a name if they agree, and if its instruction is the method's.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class JavaNames:
         if known is not None:
             return known
         method = self.method(frame.object_address)
-        if method is None or check_of(method.check) != frame.check:
+        if method is None or check_of(method.check) != frame.check or not method.has(frame.position):
             return (_UNNAMED,)
         found = () if method.is_hidden else (shown(method, (frame.position or 0) - method.code),)
         self._interpreted.put(key, found)
@@ -105,7 +105,7 @@ class JavaNames:
         known = self._methods.get((address, constant))
         if known is None:
             known = self._reader.read(address)
-            if known is not None:
+            if known is not None and known.check:
                 self._methods.put((address, constant), known)
         return known
 

@@ -4,7 +4,8 @@ Frames on x86-64, as HotSpot's compilers and stubs create them (src/hotspot/cpu/
 - A blob states the size of its frames, which are complete at every call: the caller's rsp is rsp + size.
   Below that are the return address and the caller's rbp.
 - A frame of the interpreter has a frame pointer. The caller's rbp is at rbp, the return address above it, the
-  caller's rsp (which the arguments moved) at rbp - 8, the method at rbp - 24, the instruction at rbp - 64.
+  caller's rsp (which the arguments moved) at rbp - 8, the method at rbp - 24, the cache of its class'
+  constants at rbp - 48, the instruction at rbp - 64.
 - All other code (stubs by which Java is entered) has an ordinary frame pointer.
 - Unknown code ends the walk: compiled methods use rbp for anything, and a short stack is better than a wrong
   one.
@@ -29,28 +30,23 @@ from bpfleakd.unwind.table import PAGE_BYTES, UnwindTable
 
 _WORD_BYTES = 8
 _SAVED_RBP = -16
-_METHOD = -24
+_METHOD, _CONSTANTS_CACHE = -24, -48
 _INSTRUCTION_SLOT, _CALLER_SLOT = -8, -1
 _ROWS_MAX = 1 << 20
 _FRAME_SIZES_MAX = 4_096
 
 
+# How to unwind a frame of the interpreter.
+INTERPRETER_RULE = managed_rule(
+    _METHOD, check_offset=_CONSTANTS_CACHE, position_slot=_INSTRUCTION_SLOT, caller_slot=_CALLER_SLOT
+)
 _BY_RBP = UnwindRule(CfaKind.RBP, 2 * _WORD_BYTES, rbp=RbpKind.AT_CFA, rbp_offset=_SAVED_RBP)
 
 
-def code_tables(code: CodeSnapshot, const_method: int) -> list[UnwindTable]:
-    """The tables of all code, by the process' own addresses. `const_method` is the place of
-    Method::_constMethod.
-    """
-    tables = (_table(code, heap, interpreter_rule(const_method)) for heap in code.heaps)
+def code_tables(code: CodeSnapshot) -> list[UnwindTable]:
+    """The tables of all code, by the process' own addresses."""
+    tables = (_table(code, heap, INTERPRETER_RULE) for heap in code.heaps)
     return [table for table in tables if table is not None]
-
-
-def interpreter_rule(const_method: int) -> UnwindRule:
-    """How to unwind a frame of the interpreter. The address of its constant part identifies a method."""
-    return managed_rule(
-        _METHOD, check_offset=const_method, position_slot=_INSTRUCTION_SLOT, caller_slot=_CALLER_SLOT
-    )
 
 
 def compiled_rule(frame_words: int) -> UnwindRule:

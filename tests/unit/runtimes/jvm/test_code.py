@@ -32,7 +32,7 @@ class Cache:
 @pytest.fixture
 def cache(monkeypatch: pytest.MonkeyPatch) -> type[Cache]:
     monkeypatch.setattr(code_module, "CodeCache", Cache)
-    monkeypatch.setattr(code_module, "code_tables", lambda _snapshot, _const_method: [])
+    monkeypatch.setattr(code_module, "code_tables", lambda _snapshot: [])
     return Cache
 
 

@@ -11,7 +11,6 @@ from bpfleakd.unwind.rules import STOP, CfaKind, RbpKind, UnwindRule
 from bpfleakd.unwind.table import UnwindTable, check
 
 HEAP = CodeHeap(0x7F00_0000_0000, 0x7F00_0001_0000, 0x1000, 7)
-CONST_METHOD = 8
 
 
 def snapshot(*blobs: tuple[int, int, int], interpreter: tuple[int, int] = (0, 0)) -> CodeSnapshot:
@@ -30,7 +29,7 @@ def snapshot(*blobs: tuple[int, int, int], interpreter: tuple[int, int] = (0, 0)
 
 
 def table_of(code: CodeSnapshot) -> UnwindTable:
-    (table,) = code_tables(code, CONST_METHOD)
+    (table,) = code_tables(code)
     check(table)
     return table
 
@@ -59,7 +58,7 @@ def test_the_interpreter_and_stubs() -> None:
     )
     table = table_of(code)
     interpreted = table.lookup(HEAP.start + 0x2345)
-    assert (interpreted.cfa, interpreted.cfa_offset, interpreted.rbp_offset) == (CfaKind.MANAGED, -24, 8)
+    assert (interpreted.cfa, interpreted.cfa_offset, interpreted.rbp_offset) == (CfaKind.MANAGED, -24, -48)
     assert (interpreted.position_slot, interpreted.caller_slot) == (-8, -1)
     stub = table.lookup(HEAP.start + 0x4050)
     assert stub == UnwindRule(CfaKind.RBP, 16, rbp=RbpKind.AT_CFA, rbp_offset=-16)
@@ -67,5 +66,5 @@ def test_the_interpreter_and_stubs() -> None:
 
 def test_a_machine_that_has_not_started() -> None:
     """No heap, or nothing in it: no table."""
-    assert code_tables(CodeSnapshot(()), CONST_METHOD) == []
-    assert code_tables(snapshot(), CONST_METHOD) == []
+    assert code_tables(CodeSnapshot(())) == []
+    assert code_tables(snapshot()) == []
