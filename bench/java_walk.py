@@ -15,8 +15,6 @@ from bench.runner import run_alone
 from bench.targets import Target, build_program, own_libc
 from bench.tracing import RunningDaemon
 
-__all__ = ["measure"]
-
 _MORE_NS = 300.0
 
 _FEW, _MANY = 5, 15

@@ -106,6 +106,30 @@ def test_what_the_class_library_has_native_code_for(tracer: Daemon, leaking: Cal
     assert {site["function"] for site in of_zlib()} == {"JavaLeaks$Archives.open"}
 
 
+def test_what_a_collection_would_free(daemon: Callable[..., Daemon], leaking: Callable[..., int]) -> None:
+    """Streams that nobody closes or keeps grow like a leak, and are none; those that are kept are."""
+    tracer = daemon(history={"leak_after_s": 10})
+    dropped, kept = leaking("dropped", "-Xmn48m"), leaking("gzip")
+    for pid in (dropped, kept):
+        tracer.attach(pid)
+
+    def of_zlib() -> list[dict[str, Any]]:
+        report = tracer.top(dropped)
+        assert leaks(report) == set()
+        assert report["process_verdict"]["verdict"] != "leak"
+        return [site for site in report["sites"] if site["function"] == "JavaLeaks.openAndDrop"]
+
+    why = "it may be garbage, which only a full collection frees"
+    wait_until(lambda: any(why in site["reason"] for site in of_zlib()), 120 * PATIENCE)
+
+    # it is garbage
+    before = sum(site["live_bytes"] for site in of_zlib())
+    subprocess.run([java_home() / "bin/jcmd", str(dropped), "GC.run"], check=True, capture_output=True)
+    wait_until(lambda: sum(site["live_bytes"] for site in of_zlib()) < before / 2, 60 * PATIENCE)
+    # Collections of the young generation have left these.
+    wait_until(lambda: "JavaLeaks$Archives.open" in leaks(tracer.top(kept)), 240 * PATIENCE)
+
+
 @pytest.mark.long
 def test_a_map_that_grows_under_other_collectors(
     daemon: Callable[..., Daemon], leaking: Callable[..., int]

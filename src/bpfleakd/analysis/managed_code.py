@@ -78,10 +78,10 @@ def caller_of_class_library(frames: Sequence[Frame]) -> Frame | None:
     """
     if not frames or frames[0].kind is not FrameKind.NATIVE:
         return None
-    native = itertools.takewhile(lambda frame: not _is_managed(frame), frames)
+    native = itertools.takewhile(lambda frame: not is_managed(frame), frames)
     if any(frame.module and _MACHINE_FILE.fullmatch(frame.module) for frame in native):
         return None
-    methods = (frame for frame in frames if _is_managed(frame))
+    methods = (frame for frame in frames if is_managed(frame))
     caller = next((frame for frame in methods if not _is_calling(frame)), None)
     if caller is None or not _is_of_class_library(caller):
         return None
@@ -93,7 +93,8 @@ def _is_of_class_library(method: Frame) -> bool:
     return is_runtime(method) and (method.kind is FrameKind.NATIVE or bool(method.function))
 
 
-def _is_managed(frame: Frame) -> bool:
+def is_managed(frame: Frame) -> bool:
+    """Whether a frame is or may be a method of a managed program, compiled at run time or ahead of it."""
     # Unknown code may be a method.
     is_code = frame.kind in (FrameKind.JIT, FrameKind.UNKNOWN)
     return is_code or bool(frame.module and frame.module.endswith(".dll"))

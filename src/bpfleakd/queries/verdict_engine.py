@@ -15,7 +15,7 @@ from bpfleakd.table.site_table import COUNTERS
 from bpfleakd.tracing.background import Background
 from bpfleakd.tracing.java_memory import JavaUse, growth_by_use, use_of, with_uses
 from bpfleakd.tracing.observer import TracingObserver
-from bpfleakd.tracing.owned_memory import FREED_AFTER_NS, is_owned_by_objects
+from bpfleakd.tracing.owned_memory import FREED_AFTER_NS, owner_of
 from bpfleakd.tracing.process_view import ProcessView
 from bpfleakd.tracing.traced_process import TracedProcess
 
@@ -162,20 +162,17 @@ class VerdictEngine(TracingObserver):
 
     @staticmethod
     def _judge_owned(view: ProcessView, leaking: Sequence[int]) -> None:
-        """Find leaks of memory that objects of the managed heap own: full collections confirm them."""
+        """Find leaks of memory that objects of the managed heap may own: collections confirm them."""
         traced = view.traced
         heap, table, keys = traced.heap, traced.table, traced.table.keys
         if heap.heap is None:
             return
         runtime = heap.heap.runtime
         named = view.name(keys[row] for row in leaking)
-        owned = [
-            row for row in leaking if is_owned_by_objects(runtime, keys[row], named[keys[row]].stack.frames)
-        ]
-        last_full_ns = heap.last_full_ns(view.clock_ns() - FREED_AFTER_NS)
-        last_full_s = None if last_full_ns is None else (last_full_ns - table.began_ns) / 1e9
-        growths = ((row, traced.verdicts.growth_of(row)) for row in owned)
-        heap.owned.judge(growths, last_full_s, traced.verdicts.leak_after_s)
+        owners = ((row, owner_of(runtime, keys[row], named[keys[row]].stack.frames)) for row in leaking)
+        growths = ((row, owner, traced.verdicts.growth_of(row)) for row, owner in owners if owner is not None)
+        looks = heap.looks(table.began_ns, view.clock_ns() - FREED_AFTER_NS)
+        heap.owned.judge(growths, looks, traced.verdicts.leak_after_s, runtime)
 
     @staticmethod
     def _settle_identities(view: ProcessView) -> None:

@@ -20,7 +20,7 @@ from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.model.verdict import SiteVerdict, Verdict
 from bpfleakd.runtimes.runtime import LiveHeap
 from bpfleakd.tracing.java_memory import JavaUse, with_use
-from bpfleakd.tracing.owned_memory import OwnedMemory
+from bpfleakd.tracing.owned_memory import Looks, OwnedMemory
 from bpfleakd.verdicts.managed_heap import Collections, classify_managed_heap
 
 _COLLECTIONS_MAX = 4_096
@@ -56,7 +56,7 @@ class HeapTracking:
     that reports them. `rows` are the growing sites that commit the heap, `own` those of the runtime's own
     memory. `is_held`: the function that keeps what stays is known. `teller` is the option of
     `bpfleakctl types` that tells it on request.
-    `owned` are sites of memory that its objects own."""
+    `owned` are sites of memory that its objects may own."""
 
     def __init__(self) -> None:
         self.heap: ManagedHeap | None = None
@@ -76,17 +76,20 @@ class HeapTracking:
         """Whether to search for the function that makes the heap grow."""
         return self.heap is None or self.heap.verdict is not Verdict.STEADY
 
-    def last_full_ns(self, until_ns: int) -> int | None:
-        """The time whose live objects a full collection until `until_ns` has seen (CLOCK_MONOTONIC).
+    def looks(self, began_ns: int, until_ns: int) -> Looks:
+        """What collections until `until_ns` have looked at (CLOCK_MONOTONIC).
 
-        None if there was none. A collector that tolerates garbage marks while the program runs, and keeps
-        what is young at that time (G1 then treats all class loaders as alive): it has seen what the previous
-        one left.
+        A collector that tolerates garbage marks while the program runs, and keeps what is young at that time
+        (G1 then treats all class loaders as alive): it has seen what the previous full one left.
         """
-        full = [one for one in self._points if one.is_full and one.at_ns <= until_ns][-2:]
+        points = [one for one in self._points if one.at_ns <= until_ns]
+        full = [one for one in points if one.is_full][-2:]
         if full and full[-1].least_bytes is not None:
             full.pop()
-        return full[-1].at_ns if full else None
+        counts = tuple(((one.at_ns - began_ns) / 1e9, one.collections) for one in points)
+        return Looks(
+            (full[-1].at_ns - began_ns) / 1e9 if full else None, counts[-1][0] if counts else None, counts
+        )
 
     def note(self, collections: Iterable[LiveHeap]) -> None:
         """Add collections."""

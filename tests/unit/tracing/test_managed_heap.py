@@ -11,7 +11,7 @@ from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.model.verdict import SiteVerdict, Verdict
 from bpfleakd.runtimes.runtime import LiveHeap
 from bpfleakd.tracing.managed_heap import HeapTracking
-from bpfleakd.tracing.owned_memory import OwnedGrowth
+from bpfleakd.tracing.owned_memory import Looks, OwnedGrowth, Owner
 
 HEAP, COMMIT = AllocationKind.HEAP, AllocationKind.COMMIT
 NS_PER_S = 1_000_000_000
@@ -144,27 +144,33 @@ def test_pages_of_a_heap_that_stands_still_do_not_leak() -> None:
     assert leaking.heap.verdict is Verdict.LEAK
 
 
+def full_s(heap: HeapTracking, until_s: float) -> float | None:
+    return heap.looks(0, int(until_s * NS_PER_S)).full_s
+
+
 def test_what_a_concurrent_collection_has_seen() -> None:
     """What the previous one left: it keeps objects that were young when it began."""
     heap = HeapTracking()
     heap.note([LiveHeap(10 * NS_PER_S, 9 << 20, 1, is_full=True, least_bytes=7 << 20)])
-    assert heap.last_full_ns(99 * NS_PER_S) is None
+    assert full_s(heap, 99.0) is None
     heap.note([LiveHeap(20 * NS_PER_S, 9 << 20, 2, is_full=False)])
     heap.note([LiveHeap(30 * NS_PER_S, 9 << 20, 3, is_full=True, least_bytes=7 << 20)])
-    assert heap.last_full_ns(99 * NS_PER_S) == 10 * NS_PER_S
+    assert full_s(heap, 99.0) == 10.0
     heap.note([LiveHeap(40 * NS_PER_S, 9 << 20, 4, is_full=True)])
-    assert heap.last_full_ns(99 * NS_PER_S) == 40 * NS_PER_S
+    assert full_s(heap, 99.0) == 40.0
 
 
 def test_memory_of_objects_that_no_full_collection_has_confirmed() -> None:
     """It grows, as far as is known."""
     heap, leak = heap_of([20.0] * 9), SiteVerdict(Verdict.LEAK, 0.8, "+5 MiB in 52s, steadily", 1e5)
-    assert heap.last_full_ns(95 * NS_PER_S) == 90 * NS_PER_S
-    assert heap.last_full_ns(89 * NS_PER_S) == 80 * NS_PER_S
-    assert heap.last_full_ns(9 * NS_PER_S) is None
-    heap.owned.judge(
-        [(3, OwnedGrowth(95.0, 195.0, 9 << 20)), (4, OwnedGrowth(5.0, 105.0, 9 << 20))], 90.0, 45.0
+    assert heap.looks(0, 95 * NS_PER_S) == Looks(
+        90.0, 90.0, tuple((10.0 * number, number) for number in range(1, 10))
     )
+    assert full_s(heap, 89.0) == 80.0
+    assert full_s(heap, 9.0) is None
+    growths = OwnedGrowth(95.0, 195.0, 9 << 20), OwnedGrowth(5.0, 105.0, 9 << 20)
+    sites = [(row, Owner.LIBRARY, growth) for row, growth in zip((3, 4), growths, strict=True)]
+    heap.owned.judge(sites, Looks(90.0, 90.0), 45.0, "JVM")
     found = heap.on_site(SiteKey(HEAP, 1), BUFFER, leak, 3)
     assert (found.verdict, found.leak_bytes_per_s) == (Verdict.GROWING, 1e5)
     assert found.reason == ("+5 MiB in 52s, steadily; it may be garbage, which only a full collection frees")

@@ -55,6 +55,11 @@ public class JavaLeaks {
         }
     }
 
+    /** The same, but nobody keeps the streams: a collection frees what zlib has. */
+    static void openAndDrop() throws IOException {
+        garbage = new GZIPOutputStream(new ByteArrayOutputStream(16));
+    }
+
     /** What threads that never end keep for themselves. */
     static final class Workers {
         private static final ThreadLocal<List<Order>> DONE = ThreadLocal.withInitial(ArrayList::new);
@@ -101,11 +106,12 @@ public class JavaLeaks {
     }
 
     static void serve(String way, long number) throws IOException {
-        garbage = new byte[way.equals("idle") || way.equals("slowly") ? 100 : 30_000];
+        garbage = new byte[way.equals("idle") || way.equals("slowly") || way.equals("dropped") ? 100 : 30_000];
         switch (way) {
             case "map": case "slowly": Sessions.remember(number); break;
             case "direct": if (number % 50 == 0) { Buffers.take(); } break;
             case "gzip": if (number % 200 == 0) { Archives.open(); } break;
+            case "dropped": if (number % 50 == 0) { openAndDrop(); } break;
             case "threads": Workers.start(number); break;
             case "classes": if (number % 20 == 0) { Plugins.load(); } break;
             default: Cache.look(number);

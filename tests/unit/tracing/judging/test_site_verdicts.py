@@ -18,7 +18,7 @@ from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.tracing.address_space.regions import BLOCK_KINDS
 from bpfleakd.tracing.judging.site_verdicts import NOT_YET, SiteVerdicts
 from bpfleakd.tracing.managed_heap import HeapTracking
-from bpfleakd.tracing.owned_memory import OwnedGrowth
+from bpfleakd.tracing.owned_memory import Looks, OwnedGrowth, Owner
 from bpfleakd.tracing.site_charging import SiteIdentity
 from bpfleakd.verdicts.measurement import persistence_of
 from bpfleakd.verdicts.merged_histories import Units
@@ -297,10 +297,10 @@ def test_a_leak_that_no_full_collection_has_confirmed(world: World) -> None:
     assert 0 < growth.start_s < 45 < growth.end_s <= 70
     assert growth.gained_bytes == pytest.approx(2300 * (growth.end_s - growth.start_s), rel=0.1)
     heap.heap = ManagedHeap("V8", Verdict.STEADY, "does not grow", 1 << 20, 9, 2, 0.0)
-    heap.owned.judge([(0, growth)], None, 45.0)
+    heap.owned.judge([(0, Owner.RUNTIME, growth)], Looks(), 45.0, "V8")
     verdict = world.verdicts.of_process(world.table, (), heap=heap)
     assert (verdict.verdict, verdict.leak_bytes_per_s) == (Verdict.GROWING, 0)
-    heap.owned.judge([], None, 45.0)
+    heap.owned.judge([], Looks(), 45.0, "V8")
     assert world.verdicts.of_process(world.table, (), heap=heap).verdict is Verdict.LEAK
     assert world.verdicts.growth_of(77) == OwnedGrowth(0.0, 0.0, 0.0)
 
