@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,11 @@ def tracing_events(tracer) -> list[str]:
     group = group_of(tracer.bpffs_dir)
     defined = (TRACEFS / "uprobe_events").read_text().splitlines()
     return [line for line in defined if line[2:].startswith(f"{group}/")]
+
+
+def sampler_events(tracer) -> list[str]:
+    """Those of static probes."""
+    return [event for event in tracing_events(tracer) if re.search(r"_s[0-9a-f]+ ", event)]
 
 
 @pytest.fixture(params=["session", "multi", "perf"])
@@ -55,6 +61,32 @@ def test_processes_that_share_probes_are_counted_apart_and_exactly(tracer, workl
     wait_until(lambda: changed_text(programs[2].pid) == [])
     wait_until(lambda: tracing_events(tracer) == [])
     assert changed_text(programs[0].pid) != [], "the first is traced no more"
+
+
+def test_processes_share_the_probes_of_a_sampler(tracer, workload):
+    """Each has its own exact counts and its own semaphores; a bystander announces nothing."""
+    bystander = workload("announcing")
+    programs = [workload("announcing") for _ in range(3)]
+    for program in programs:
+        tracer.attach(program.pid)
+    assert all(re.search(r":0x[0-9a-f]+\(0x[0-9a-f]+\)", event) for event in sampler_events(tracer))
+    assert len(sampler_events(tracer)) >= 2
+
+    ledgers = [program.step(100 * number) for number, program in enumerate(programs, 1)]
+
+    assert bystander.step(100)["live_count"] == 0
+    assert changed_text(bystander.pid) == []
+    for program, ledger in zip(programs, ledgers, strict=True):
+        assert ledger["live_count"]
+        report = tracer.top_after_tick(program.pid)
+        expect_ledger(report, ledger)
+        expect_no_losses(report)
+
+    tracer.detach(programs[1].pid)
+    wait_until(lambda: changed_text(programs[1].pid) == [])
+    assert programs[1].step(100)["live_count"] == ledgers[1]["live_count"]
+    ledger = programs[2].step(100)
+    expect_ledger(tracer.top_after_tick(programs[2].pid), ledger)
 
 
 @pytest.mark.long

@@ -17,7 +17,7 @@ from bpfleakd.kernel.maps import Maps
 from bpfleakd.kernel.mounts import ensure_bpffs
 from bpfleakd.kernel.pins import MAKING, DirectoryLock, PinnedSet, ProcessPins, pinned_sets, remove_pins
 from bpfleakd.kernel.probes.links import Linker, close_all
-from bpfleakd.kernel.probes.shared import SharedProbes, group_of
+from bpfleakd.kernel.probes.shared import SharedKind, SharedProbes, group_of
 from bpfleakd.kernel.programs import (
     DESCRIPTOR_TRACEPOINTS,
     LIFE_PROGRAMS,
@@ -162,9 +162,10 @@ class KernelSession:
             self._program_fds[program.function] = bpf.object_get(self.pins.directory / program.function)
         shared = shared_programs_of(self.method, self.walker)
         if shared:
-            entry_fd, exit_fd = (self._program_fds[program.function] for program in shared)
+            fds = [self._program_fds[program.function] for program in shared]
             group = group_of(self.pins.directory.parent)
-            self._shared = SharedProbes(entry_fd, exit_fd, group, self.pins.directory / "shared")
+            programs = dict(zip(SharedKind, fds, strict=True))
+            self._shared = SharedProbes(programs, group, self.pins.directory / "shared")
         for program in LIFE_PROGRAMS:
             link = self.pins.link(program.function)
             if link is None:

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from bpfleakd.kernel import bpf
 from bpfleakd.kernel.abi import COOKIE_SLOT_SHARED, cookie_of
-from bpfleakd.kernel.probes.shared import FileKey, SharedPoint, SharedProbes
+from bpfleakd.kernel.probes.shared import FileKey, SharedKind, SharedPoint, SharedProbes
 from bpfleakd.kernel.programs import AttachMethod, Covered, Program, programs_of
 from bpfleakd.model.code.probe import FunctionRole
 
@@ -104,28 +104,49 @@ class Linker:
         """
         # Aliases of one function share a probe.
         wanted = {point.offset: point for point in points}
-        if file and self._shared and self._owners.get(file, set()) - {pid}:
-            try:
-                return [self._shared.link(file, path, _shared_points(wanted), pid)]
-            except OSError as error:
-                if error.errno == errno.ESRCH:
-                    raise
-                log.warning("probes.not-shared", pid=pid, path=path, reason=str(error))
-        links = self._link_own(path, wanted, pid, slot)
-        if file:
-            self._owners.setdefault(file, set()).add(pid)
+        links = self._link_shared(file, path, _shared_points(wanted), pid)
+        if links is None:
+            links = self._link_own(path, wanted, pid, slot)
+            self._own(file, pid)
         return links
 
-    def link_sampled(self, path: str, points: Sequence[SampledPoint], pid: int, slot: int) -> list[int]:
+    def link_sampled(
+        self, path: str, points: Sequence[SampledPoint], pid: int, slot: int, file: FileKey | None = None
+    ) -> list[int]:
         """Attach to static probes of the file at `path` in process `pid`, frees first; return the links.
 
-        They belong to this process alone, because sampled blocks are few. All or none, as with `link`.
+        `file`, and all or none, as with `link`.
         """
-        (program,) = (one for one in programs_of(self.method) if one.covered is Covered.SAMPLED)
-        program_fd = self._program_fds[program.function]
         ordered = sorted(
             points, key=lambda point: (point.role is not FunctionRole.SAMPLED_FREE, point.offset)
         )
+        links = self._link_shared(file, path, _shared_static_points(ordered), pid)
+        if links is None:
+            links = self._link_own_sampled(path, ordered, pid, slot)
+            self._own(file, pid)
+        return links
+
+    def _link_shared(
+        self, file: FileKey | None, path: str, points: Sequence[SharedPoint], pid: int
+    ) -> list[int] | None:
+        """None if the process is the first of the file, or if probes cannot be shared."""
+        if not (file and self._shared and self._owners.get(file, set()) - {pid}):
+            return None
+        try:
+            return [self._shared.link(file, path, points, pid)]
+        except OSError as error:
+            if error.errno == errno.ESRCH:
+                raise
+            log.warning("probes.not-shared", pid=pid, path=path, reason=str(error))
+            return None
+
+    def _own(self, file: FileKey | None, pid: int) -> None:
+        if file:
+            self._owners.setdefault(file, set()).add(pid)
+
+    def _link_own_sampled(self, path: str, ordered: Sequence[SampledPoint], pid: int, slot: int) -> list[int]:
+        (program,) = (one for one in programs_of(self.method) if one.covered is Covered.SAMPLED)
+        program_fd = self._program_fds[program.function]
         cookies = {point.offset: point.cookie(slot) for point in ordered}
         semaphores = {point.offset: point.semaphore for point in ordered}
         if self.method is not AttachMethod.PERF:
@@ -152,7 +173,7 @@ class Linker:
             if self._shared.anchor_count(file) < max(bpf.map_info(link).entries for link in shared):
                 raise ValueError("programs of shared probes are gone")
         else:
-            self._owners.setdefault(file, set()).add(pid)
+            self._own(file, pid)
 
     def drop_unused(self) -> None:
         """Drop an earlier daemon's leftovers that belong to no adopted process."""
@@ -222,7 +243,14 @@ def _in_order(points: Mapping[int, ProbePoint]) -> list[int]:
 def _shared_points(points: Mapping[int, ProbePoint]) -> list[SharedPoint]:
     """Returns first, as with links."""
     return [
-        SharedPoint(offset, points[offset].cookie(COOKIE_SLOT_SHARED), at_return)
-        for at_return, chosen in ((True, _returning(points)), (False, points))
+        SharedPoint(offset, points[offset].cookie(COOKIE_SLOT_SHARED), kind)
+        for kind, chosen in ((SharedKind.RETURN, _returning(points)), (SharedKind.ENTRY, points))
         for offset in _in_order(chosen)
+    ]
+
+
+def _shared_static_points(points: Sequence[SampledPoint]) -> list[SharedPoint]:
+    return [
+        SharedPoint(point.offset, point.cookie(COOKIE_SLOT_SHARED), SharedKind.STATIC, point.semaphore)
+        for point in points
     ]

@@ -26,7 +26,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import TypeAlias
 
@@ -46,17 +47,34 @@ _LINGER_S = 5.0
 _SWEEP_S = 0.05
 
 
+class SharedKind(StrEnum):
+    """Where a program runs, in the order of `shared_programs_of`; a letter for the names of events."""
+
+    ENTRY = "e"
+    RETURN = "r"
+    STATIC = "s"
+    """A static probe of a sampler inside the process."""
+
+
 class SharedPoint(Struct, frozen=True):
-    """Where a program runs: a file offset, its cookie, and entry or return."""
+    """Where a program runs: a file offset, and its cookie.
+
+    `semaphore` is the file offset of the counter that is incremented in processes with the probe, or 0.
+    """
 
     offset: int
     cookie: int
-    at_return: bool
+    kind: SharedKind
+    semaphore: int = 0
 
     def name_in(self, file: FileKey) -> str:
         """The name of the tracing event."""
-        end = "r" if self.at_return else "e"
-        return f"{_prefix(file)}{end}{self.offset:x}_{self.cookie:x}"
+        described = f"{self.offset:x}_{self.cookie:x}"
+        if self.semaphore:
+            # Three such numbers may be too long for a name.
+            described += f"_{self.semaphore:x}"
+            described = hashlib.blake2b(described.encode(), digest_size=12).hexdigest()
+        return f"{_prefix(file)}{self.kind}{described}"
 
 
 def group_of(bpffs_dir: Path) -> str:
@@ -79,12 +97,17 @@ def remove_events(group: str, names: Collection[str] | None = None, wait_s: floa
 
 
 class SharedProbes:
-    """The tracing events of one daemon. `entry_fd` and `exit_fd` are programs that the caller owns."""
+    """The tracing events of one daemon. `programs` are descriptors that the caller owns."""
 
     def __init__(
-        self, entry_fd: int, exit_fd: int, group: str, directory: Path, *, linger_s: float = _LINGER_S
+        self,
+        programs: Mapping[SharedKind, int],
+        group: str,
+        directory: Path,
+        *,
+        linger_s: float = _LINGER_S,
     ) -> None:
-        self._programs = {False: entry_fd, True: exit_fd}
+        self._programs = programs
         self._group = group
         self._directory = directory
         self._linger_s = linger_s
@@ -177,7 +200,7 @@ class SharedProbes:
             for point in missing:
                 self._define(names[point], path, point)
                 event = bpf.open_shared_event(self._number(names[point]), pid)
-                link = bpf.link_perf_event(self._programs[point.at_return], event, point.cookie)
+                link = bpf.link_perf_event(self._programs[point.kind], event, point.cookie)
                 try:
                     bpf.object_pin(link, self._directory / names[point])
                 finally:
@@ -190,8 +213,9 @@ class SharedProbes:
             return
         if any(character.isspace() for character in path):
             raise OSError(errno.EINVAL, "tracefs accepts no path with spaces", path)
-        kind = "r" if point.at_return else "p"
-        _command(f"{kind}:{self._group}/{name} {path}:{point.offset:#x}")
+        kind = "r" if point.kind is SharedKind.RETURN else "p"
+        counted = f"({point.semaphore:#x})" if point.semaphore else ""
+        _command(f"{kind}:{self._group}/{name} {path}:{point.offset:#x}{counted}")
 
     def _event(self, name: str) -> Path:
         return _TRACEFS / "events" / self._group / name

@@ -328,7 +328,7 @@ class Attacher:
                 )
                 for probe in file.sampled
             ]
-            links += self._linker.link_sampled(file.path, points, pid, slot)
+            links += self._linker.link_sampled(file.path, points, pid, slot, file.id[:2])
         if file.points:
             try:
                 links += self._linker.link(file.path, file.points, pid, slot, file.id[:2])

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import pytest
 
 from bpfleakd.kernel import bpf
-from bpfleakd.kernel.probes.links import Linker, ProbePoint
-from bpfleakd.kernel.probes.shared import FileKey, SharedPoint
+from bpfleakd.kernel.probes.links import Linker, ProbePoint, SampledPoint
+from bpfleakd.kernel.probes.shared import FileKey, SharedKind, SharedPoint
 from bpfleakd.kernel.programs import AttachMethod, programs_of
 from bpfleakd.model.code.probe import FunctionRole
 
@@ -19,6 +19,10 @@ POINTS = [
     ProbePoint(0x10, FunctionRole.SIZE_FIRST, ("rdi",)),
     ProbePoint(0x20, FunctionRole.RELEASE, ("rdi",)),
     ProbePoint(0x30, FunctionRole.LIBRARIES_CHANGED, ()),
+]
+SAMPLED_POINTS = [
+    SampledPoint(0x40, FunctionRole.SAMPLED_ALLOC, 0, 0x100),
+    SampledPoint(0x50, FunctionRole.SAMPLED_FREE, 1, 0x102),
 ]
 FIRST, SECOND, THIRD = 101, 103, 107
 
@@ -47,7 +51,7 @@ def owned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, set[int], bool]]:
     """The links that were made: program, offsets, whether at the return."""
     made: list[tuple[int, set[int], bool]] = []
 
-    def link(program, _type, _path, cookies, _pid, at_return):
+    def link(program, _type, _path, cookies, _pid, at_return=False, *, semaphores=None):
         made.append((program, set(cookies), at_return))
         return os.memfd_create("link")
 
@@ -106,11 +110,27 @@ def test_returns_and_frees_come_first(owned) -> None:
     link_all(linker, SECOND)
 
     assert [offsets for _program, offsets, _at_return in owned] == [{0x20, 0x30}, {0x10}]
-    assert [(p.offset, p.at_return) for p in shared.points] == [
-        (0x10, True),
-        (0x20, False),
-        (0x10, False),
-        (0x30, False),
+    assert [(p.offset, p.kind) for p in shared.points] == [
+        (0x10, SharedKind.RETURN),
+        (0x20, SharedKind.ENTRY),
+        (0x10, SharedKind.ENTRY),
+        (0x30, SharedKind.ENTRY),
+    ]
+
+
+def test_the_probes_of_a_sampler_are_shared_in_the_same_way(owned) -> None:
+    """With their semaphores, frees first: each further link would be looked at in all processes' events."""
+    shared = Shared()
+    linker = linker_of(shared)
+    for pid in (FIRST, SECOND):
+        for link in linker.link_sampled("/usr/lib/libbpfleak.so", SAMPLED_POINTS, pid, 0, FILE):
+            os.close(link)
+
+    assert [offsets for _program, offsets, _at_return in owned] == [{0x40, 0x50}]
+    assert shared.linked == [(FILE, SECOND)]
+    assert [(p.offset, p.kind, p.semaphore) for p in shared.points] == [
+        (0x50, SharedKind.STATIC, 0x102),
+        (0x40, SharedKind.STATIC, 0x100),
     ]
 
 

@@ -6,21 +6,24 @@ from pathlib import Path
 
 import pytest
 
-from bpfleakd.kernel.probes.shared import SharedPoint, group_of
+from bpfleakd.kernel.probes.shared import SharedKind, SharedPoint, group_of
 
 NAME_BYTES_MAX = 63  # MAX_EVENT_NAME_LEN in kernel/trace/trace_probe.h, less the end
 WORD_MAX = (1 << 64) - 1
 POINTS = [
-    SharedPoint(offset, cookie, at_return)
+    SharedPoint(offset, cookie, kind, semaphore)
     for offset in (0x1000, 0x10001)
     for cookie in (0, 23)
-    for at_return in (False, True)
+    for kind in SharedKind
+    for semaphore in (0, 0x2000)
 ]
 
 
-def test_the_longest_name_is_one() -> None:
+@pytest.mark.parametrize("semaphore", [0, WORD_MAX])
+def test_the_longest_name_is_one(semaphore: int) -> None:
     """Whatever the numbers are, tracefs takes the name: letters, digits and underscores, not too many."""
-    name = SharedPoint(WORD_MAX, WORD_MAX, at_return=True).name_in(((1 << 32) - 1, WORD_MAX))
+    point = SharedPoint(WORD_MAX, WORD_MAX, SharedKind.STATIC, semaphore)
+    name = point.name_in(((1 << 32) - 1, WORD_MAX))
     assert name.isidentifier()
     assert len(name) <= NAME_BYTES_MAX
 
