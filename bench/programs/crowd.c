@@ -2,11 +2,13 @@
 /*
  * crowd COUNT PAIRS_PER_S [BYTES] - COUNT processes that allocate and free so often, until standard input ends.
  *
- * Prints "ready PID..." when they run. Each keeps its last 1000 blocks, of BYTES (default: 16 bytes to 4 KiB), from
- * 32 call stacks.
+ * Prints "ready PID..." when they run. Each keeps 1000 blocks, of BYTES (default: 16 bytes to 4 KiB), from 32 call
+ * stacks. It replaces them in random order: in order of their addresses, which no real heap keeps, the processor would
+ * fetch each block before it is freed, and any disturbance of that order would look like a cost of tracing.
  */
 #define _GNU_SOURCE
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
@@ -48,12 +50,17 @@ static void work(double pairs_per_s, size_t bytes)
 	struct timespec due;
 	double owed = 0;
 	unsigned made = 0;
+	uint64_t random = 1;
 
 	clock_gettime(CLOCK_MONOTONIC, &due);
 	for (;;) {
 		for (owed += pairs_per_s * PERIOD_NS / 1e9; owed >= 1; owed--, made++) {
-			free(kept[made % KEPT]);
-			kept[made % KEPT] = left(made, STACK_BITS, bytes ? bytes : (size_t)16 << made * 7 % 9);
+			size_t place;
+
+			random = random * 6364136223846793005ULL + 1442695040888963407ULL;
+			place = (random >> 33) % KEPT;
+			free(kept[place]);
+			kept[place] = left(made, STACK_BITS, bytes ? bytes : (size_t)16 << made * 7 % 9);
 		}
 		due.tv_nsec += PERIOD_NS;
 		if (due.tv_nsec >= 1000000000L) {
