@@ -152,7 +152,8 @@ def _python(launcher: Launcher) -> Iterator[Running]:
     # Not the environment's: memory is to be allocated by this program's own path alone.
     program = os.path.realpath(sys.executable)
     planted = _planted(replace(launcher, variables=variables), Path(program).name)
-    with _process(planted.command([program, "-I", "-S", "-c", _PYTHON]), is_asked=True) as process:
+    # -I would ignore PYTHONMALLOC.
+    with _process(planted.command([program, "-P", "-s", "-S", "-c", _PYTHON]), is_asked=True) as process:
         yield Running(process.pid, lambda seconds: _asked(process, seconds))
 
 
