@@ -71,8 +71,7 @@ def test_call_sites_without_blocks_make_room(daemon, workload):
         # removed.
         ledger = program.step(800)
         wait_until(lambda: client.processes()[0].process.allocated_count == 800 * round_)  # noqa: B023
-        # Those that were judged in the meantime, 32 at a time, stay: their function has blocks.
-        wait_until(lambda: client.processes()[0].sites < 400, timeout_s=60)
+        wait_until(lambda: client.processes()[0].sites < 200, timeout_s=60)
 
     tracer.kill()
     tracer.start()

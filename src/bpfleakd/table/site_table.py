@@ -37,7 +37,10 @@ _LIVE_BYTES, _ALLOCATED_BYTES, _ALLOCATED_COUNT = map(
 )
 _OF_TIMELINE = _LIVE_BYTES, COUNTERS.index("live_count"), _ALLOCATED_COUNT
 _KINDS = tuple(AllocationKind)
-_HEAP, _FILE, _GO_HEAP = map(_KINDS.index, (AllocationKind.HEAP, AllocationKind.FILE, AllocationKind.GO_HEAP))
+_HEAP, _FILE, _GO_HEAP, _STACK = map(
+    _KINDS.index,
+    (AllocationKind.HEAP, AllocationKind.FILE, AllocationKind.GO_HEAP, AllocationKind.THREAD_STACK),
+)
 
 
 _GAPS_MAX = 16
@@ -113,8 +116,14 @@ class SiteTable:
         self.update(self.began_ns, keys, counters)
         self.total_history = History(self.began_ns, self.totals.live_bytes)
 
-    def remove(self, rows: NDArray[np.intp]) -> None:
-        """Remove sites of the heap without live blocks, each row named once. New sites reuse the rows."""
+    def remove(self, rows: NDArray[np.intp], heirs: NDArray[np.intp] | None = None) -> None:
+        """Remove sites of the heap without live blocks, each row named once. New sites reuse the rows.
+
+        `heirs` are the rows that go on with their past, in the same order; -1, or None at all: nobody does.
+        """
+        if heirs is not None:
+            inherited = heirs >= 0
+            self.timeline.hand_over(rows[inherited], heirs[inherited])
         self.timeline.forget(rows)
         self.used_count -= int((self._counters[rows, _ALLOCATED_COUNT] != 0).sum())
         self._counters[rows] = 0
@@ -162,6 +171,11 @@ class SiteTable:
     def file_rows(self) -> NDArray[np.intp]:
         """The rows of sites that map files or shared memory."""
         return np.flatnonzero(self._kinds[: len(self)] == _FILE)
+
+    @property
+    def stack_rows(self) -> NDArray[np.intp]:
+        """The rows of sites that map thread stacks."""
+        return np.flatnonzero(self._kinds[: len(self)] == _STACK)
 
     def are_heap(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Which of the rows are sites of the heap."""

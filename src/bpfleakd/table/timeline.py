@@ -234,6 +234,42 @@ class Timeline:
         self._live_bytes[rows], self._live_count[rows] = live_bytes, live_count
         self._allocated_count[rows] = allocated_count
 
+    def hand_over(self, rows: NDArray[np.intp], heirs: NDArray[np.intp]) -> None:
+        """Add the past of these rows, each named once, to that of their `heirs`, and drop the rows.
+
+        No row is an heir; several rows may have one. The least of a sum is at least that of its parts
+        together, so no gain is overstated.
+        """
+        unique, to = np.unique(heirs, return_inverse=True)
+        involved, to = np.concatenate([rows, unique]), np.concatenate([to, np.arange(len(unique))])
+        columns = self._columns_of(involved)
+        is_involved = columns >= 0
+
+        def summed(column: Column) -> Column:
+            return np.bincount(to, column, len(unique)).astype(np.float32)
+
+        after = self._live_bytes[involved], self._live_count[involved]
+        self._live_bytes[unique], self._live_count[unique] = map(summed, after)
+        for place in reversed(range(len(self._bins))):
+            one = self._bins[place]
+            column, known = _known(columns, one)
+            figures = [*after, *after, np.zeros(len(involved), np.float32)]
+            for index, stored in enumerate(_figures(one)):
+                figures[index] = figures[index].copy()
+                figures[index][column] = stored[known]
+            changed = np.unique(to[column])
+            others = _chosen(one, ~is_involved[one.rows])
+            sums = (summed(each)[changed] for each in figures)
+            self._bins[place] = _Bin(
+                one.start_ns,
+                one.first_ns,
+                one.end_ns,
+                np.concatenate([others.rows, unique[changed]]),
+                *(np.concatenate(both) for both in zip(_figures(others), sums, strict=True)),
+            )
+            after = figures[0], figures[1]
+        self.forget(rows)
+
     def forget(self, rows: NDArray[np.intp]) -> None:
         """Drop everything about these rows: other sites may reuse them."""
         is_kept = np.ones(len(self._places), bool)
@@ -332,9 +368,12 @@ def _known(columns: NDArray[np.intp], one: _Bin) -> tuple[NDArray[np.intp], NDAr
     return column[known], known
 
 
+def _figures(one: _Bin) -> tuple[Column, Column, Column, Column, Column]:
+    return one.before_bytes, one.before_count, one.low_bytes, one.low_count, one.born_count
+
+
 def _chosen(one: _Bin, chosen: NDArray[np.bool_]) -> _Bin:
-    columns = one.before_bytes, one.before_count, one.low_bytes, one.low_count, one.born_count
-    figures = (column[chosen] for column in columns)
+    figures = (column[chosen] for column in _figures(one))
     return _Bin(one.start_ns, one.first_ns, one.end_ns, one.rows[chosen], *figures)
 
 

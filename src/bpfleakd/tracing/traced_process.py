@@ -225,13 +225,13 @@ class TracedProcess:
         self._announce_due_ns = now_ns + pause_ns
         return leaks
 
-    def forget_sites(self, rows: NDArray[np.intp]) -> None:
-        """Remove heap sites without live blocks; other sites reuse their rows."""
+    def forget_sites(self, rows: NDArray[np.intp], heirs: NDArray[np.intp]) -> None:
+        """Remove heap sites without live blocks; other sites reuse their rows (SiteTable.remove)."""
         gone = set(rows.tolist())
         self.unannounced = [row for row in self.unannounced if row not in gone]
         self._leaks_waiting = [row for row in self._leaks_waiting if row not in gone]
         self.charging.forget(self.table.keys_of(rows))
-        self.table.remove(rows)
+        self.table.remove(rows, heirs)
         self.verdicts.forget(rows)
         self.suppressions.forget(rows)
 

@@ -57,6 +57,36 @@ def test_bins_hold_the_least_and_the_births(readings: list) -> None:
 
 
 @settings(max_examples=50)
+@given(st.lists(READING, min_size=1, max_size=90), st.lists(READING, max_size=9))
+def test_an_heir_has_the_sum_of_both_pasts(readings: list, later: list) -> None:
+    """Sites 2 and 3 hand over to site 0: its figures are the sums in each bin, and go on from there."""
+    timelines = [Timeline(0), Timeline(0)]
+    now_ns, live, allocated = 0, dict.fromkeys(range(4), (0, 0)), dict.fromkeys(range(4), 0)
+
+    def read(pause_s: float, sites: list) -> None:
+        nonlocal now_ns
+        now_ns += round(pause_s * S)
+        for site, figures in enumerate(sites):
+            live[site], allocated[site] = figures, allocated[site] + 7
+        for timeline in timelines:
+            timeline.update(now_ns, np.arange(len(sites)), *arrays(range(len(sites)), live, allocated))
+
+    for reading in readings:
+        read(*reading)
+    # Sites that go have no live blocks.
+    read(1.0, [live[0], live[1], (0, 0), (0, 0)])
+    timelines[1].hand_over(np.array([2, 3]), np.array([0, 0]))
+    for pause_s, sites in later:
+        read(pause_s, sites[:2])
+    apart, together = (timeline.columns(np.arange(4)) for timeline in timelines)
+    for name in ("low_bytes", "low_count", "born_count"):
+        before, after = getattr(apart, name), getattr(together, name)
+        assert np.allclose(before[:, [0, 2, 3]].sum(axis=1), after[:, 0], rtol=1e-6)
+        assert (before[:, 1] == after[:, 1]).all()
+        assert not after[:, 2:].any()
+
+
+@settings(max_examples=50)
 @given(st.lists(READING, min_size=1, max_size=90))
 def test_what_was_gained_since_an_edge(readings: list) -> None:
     """Since any edge that is left, however bins were joined; sites that came later had nothing."""

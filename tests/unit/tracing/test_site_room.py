@@ -135,11 +135,16 @@ def test_verdicts_of_a_row_are_not_those_of_its_next_site(scene: Scene):
     assert ranks.tolist() == [0]
 
 
-def test_a_site_that_is_judged_with_a_live_one_stays(scene: Scene):
-    """Its history is part of theirs: without it, a cache whose code moved would seem to grow."""
-    scene.use(range(1, 21), live=True, address=4_711)
+def test_a_site_that_is_judged_with_a_live_one_leaves_it_its_past(scene: Scene):
+    """Without the history of the freed ones, a cache whose code moved would seem to grow."""
+    scene.use(range(1, 20), live=True, address=4_711)
     scene.go_on(30)
     scene.free(range(1, 20))
+    scene.use(range(20, 40), live=True, address=4_711)
     scene.use(range(101, 901))
     scene.go_on(20)
-    assert scene.sites == set(range(1, 21))
+    assert scene.sites == set(range(20, 40))
+    table = scene.traced.table
+    past = table.timeline.columns(table.used_rows)
+    assert past.low_count.sum(axis=1)[[2, -1]].tolist() == [19, 20]
+    assert past.born_count.sum() == 39

@@ -5,8 +5,9 @@ no longer exists.
 
 Rules:
   - Nothing is removed while a quarter of the table, and of each process' share of it, is free.
-  - The longest unused sites go first. A site stays while it matters for a verdict: it leaks or grows, or is
-    judged together with one that has live blocks, because it is the same code or the same function.
+  - The longest unused sites go first. A site stays while it leaks or grows.
+  - If it is judged together with one that has live blocks, because it is the same code or the same function,
+    the one with the most blocks goes on with its past: the sum of both is what is judged.
   - The allocations of a removed site stay in the sums of its process.
   - A round takes a tenth of a second, for one process, and a twentieth of the time at most.
 """
@@ -77,7 +78,7 @@ class SiteRoom:
         table, remover, pid = traced.table, self._maps.site_remover, traced.pid
         stack_ids = np.array([key.stack_id for key in table.keys_of(rows)], np.uint64)
         removed = remover.remove(pid, stack_ids)
-        traced.forget_sites(rows[removed])
+        traced.forget_sites(rows[removed], _heirs(traced, rows[removed]))
         used = {key.stack_id for key in table.keys_of(table.rows)}
         orphaned = [stack_id for stack_id in stack_ids[removed].tolist() if stack_id not in used]
         remover.remove_stacks(pid, np.array(orphaned, np.uint64))
@@ -101,10 +102,24 @@ def _unused(traced: TracedProcess, now_ns: int) -> NDArray[np.intp]:
     may_go &= changed_ns <= now_ns - _UNUSED_NS
     attention, _rates = traced.verdicts.ranks(rows)
     may_go &= attention == 0
-    for units in (traced.charging.units(table), traced.charging.functions(table)):
-        if units is not None:
-            may_go &= ~np.isin(units.lead[rows], units.lead[live])
     may_go &= rows != table.row_of(_OVERFLOW)
     order = np.argsort(changed_ns[may_go], kind="stable")
     unused: NDArray[np.intp] = rows[may_go][order]
     return unused
+
+
+def _heirs(traced: TracedProcess, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+    """For each row the one with the most live blocks of those that are judged with it, or -1."""
+    table, charging = traced.table, traced.charging
+    live_count = table.columns()[:, _LIVE_COUNT]
+    live = np.flatnonzero(live_count > 0)
+    live = live[np.argsort(live_count[live], kind="stable")]
+    heirs = np.full(len(rows), -1)
+    # The same code comes before the same function.
+    for units in (charging.functions(table), charging.units(table)):
+        if units is not None:
+            largest = np.full(len(table), -1)
+            largest[units.lead[live]] = live
+            found = largest[units.lead[rows]]
+            heirs = np.where(found >= 0, found, heirs)
+    return heirs
