@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from bpfleakd.model.verdict import SiteVerdict
 from bpfleakd.table.timeline import Timeline
 from bpfleakd.verdicts.measurement import persistence_of
+from bpfleakd.verdicts.seen_leaks import SeenLeaks
 from bpfleakd.verdicts.site_histories import SiteHistories
 from bpfleakd.verdicts.site_verdict import Context, classify_sites
 
@@ -196,13 +197,20 @@ def resampled(make: Make, changes: Sequence[tuple[float, float]]) -> Make:
 
 
 def classified(sites: Sequence[Blocks], at_s: Sequence[float]) -> list[list[SiteVerdict]]:
-    """The verdicts on sites of one process at each of these times, in whole seconds and rising."""
+    """The verdicts on sites of one process at each of these times, in whole seconds and rising.
+
+    A leak found at one of them stays known at the next.
+    """
     is_sampled = any((site.weight != 1).any() for site in sites)
-    verdicts = []
+    verdicts, leaks = [], SeenLeaks()
     for now_s, histories in zip(at_s, histories_at(sites, at_s), strict=True):
         # In a sample, frees of unknown blocks prove nothing.
         replaced = 0 if is_sampled else sum(_replaced(site, now_s) for site in sites)
         classification = classify_sites(persistence_of(histories), Context(replaced_count=replaced))
+        intervals_bytes = histories.intervals_bytes
+        if intervals_bytes is None:
+            intervals_bytes = np.zeros(len(histories.ends_s))
+        leaks.settle(classification, np.arange(len(sites)), histories.ends_s, intervals_bytes)
         verdicts.append([classification.of(site) for site in range(len(sites))])
     return verdicts
 

@@ -32,7 +32,7 @@ class StoredHistory(Struct, frozen=True):
     Bins of time end at `ends_s`, in seconds since the attach; each begins where the one before ends.
     `replaced_count` to `lost_blocks` and the variances are as in verdicts.site_verdict.Context. Anonymous
     memory was at least `memory_bytes` in bins whose first readings were at `memory_s`. For `unread_s` of the
-    time there was no daemon; in the last `full_s` the table of live blocks was full.
+    time there was no daemon; in the last `full_s` the table of `full_of` was full.
     `intervals_bytes` are the sampling intervals by bin, where they changed (0: every block was recorded).
     Figures of sites of kind GO_HEAP are those at `collected_s`; None if there are no such sites.
     """
@@ -54,3 +54,4 @@ class StoredHistory(Struct, frozen=True):
     growth_variance: float = 0.0
     churn_variance: float = 0.0
     full_s: float = 0.0
+    full_of: str = "live blocks"

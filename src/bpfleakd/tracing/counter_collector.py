@@ -133,7 +133,8 @@ class CounterCollector:
         traced.note_code(self._maps)
         heap = traced.table.heap_totals
         self._state.sampling.adapt(pid, counters, heap.allocated_bytes, now_ns)
-        traced.verdicts.observed.note(now_ns, counters, heap)
+        regions = traced.unrecorded_regions, traced.table.totals.allocated_count - heap.allocated_count
+        traced.verdicts.observed.note(now_ns, counters, heap, regions)
         # While the table of blocks is full, the judged part of the timeline keeps its resolution.
         traced.table.timeline.held_ns = traced.verdicts.observed.full_since_ns
         traced.table.note_peak(address_maps.peak_live_bytes(pid, counters.heap_peak_bytes, now_ns))

@@ -1,4 +1,4 @@
-"""Histories of the heap's sites while the table of live blocks is full.
+"""Histories of the heap's sites while the table of live blocks, or that of threads, is full.
 
 New blocks get the places of those that are freed, whoever allocates them: a leak seems to stop, and what
 comes and goes seems to shrink. So such sites are judged as of the moment from which on blocks were refused.
@@ -11,6 +11,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from bpfleakd.verdicts.site_histories import SiteHistories
+
+# What a full table is of, in words; the limit that makes it larger is `limits.` and the same with `_`.
+LIVE_BLOCKS, THREADS = "live blocks", "threads"
 
 
 def until_full(histories: SiteHistories, full_since_s: float) -> SiteHistories:

@@ -115,8 +115,11 @@ class _Measurement:
         self._least_bytes = _NOISE_FACTOR * noise(histories.low_bytes)
         self._least_count = _NOISE_FACTOR * noise(histories.low_count)
         self._start_up_s = np.maximum(START_UP_S, self._exposure.after_share(_START_UP_SHARE))
+        self._first_birth_s = self._first_births_s()
         # For bytes and blocks: how their rates fall in a longer window than this one (rises.filling).
         self._falls_per_s = np.zeros((2, self._sites))
+        # Whether old blocks die in the last window looked at.
+        self.dying = np.zeros(self._sites, bool)
         self._survival = None
         if histories.survivors_count is not None and histories.survivors_bytes is not None:
             self._survival = Survival(
@@ -127,6 +130,14 @@ class _Measurement:
                 self._weight,
                 self._exposure.weighted(histories.survivors_count),
             )
+
+    def _first_births_s(self) -> Row:
+        """When the bin begins in which each site's first block was born; 0 if it had some from before."""
+        starts_s = np.concatenate([[0.0], self._ends_s[:-1]])
+        first = np.argmax(self._histories.born_count > 0, axis=0)
+        had_some = self._histories.low_bytes[0] > 0
+        first_s: Row = np.where(had_some, 0.0, starts_s[first])
+        return first_s
 
     def _exposed(self) -> Exposure:
         """How densely each site was recorded in each bin."""
@@ -151,7 +162,10 @@ class _Measurement:
         promising = np.flatnonzero(self._is_promising())
         if len(promising):
             part = _Measurement(chosen(self._histories, promising), self._leak_after_s)
-            for does_persist, look in part.looks():
+            for index, (does_persist, look) in enumerate(part.looks()):
+                if not index:
+                    # What happens to old blocks in the longest window, whatever the site does in it.
+                    found["dies"][promising] = part.dying
                 # The youngest blocks are in flight and still die. If few survive, the two kinds can be told
                 # apart.
                 is_of_few = look["by_survivors"] & (look["old_share"] <= _FEW_SURVIVE) & ~look["dies"]
@@ -228,14 +242,18 @@ class _Measurement:
             )
             evident[index] &= ~still_fills
         dies, old_share = np.zeros(self._sites, bool), np.full(self._sites, np.nan)
-        began_s, risen = start_s, grid
+        began_s, risen = np.maximum(start_s, self._first_birth_s), grid
         if self._survival is not None:
-            began_s = self._began_s(values[1], grid, of_count.gain)
-            if (began_s > start_s).any():
-                risen = self._exposure.grid(began_s, np.maximum(end_s, began_s + 1e-3))
+            began_s = np.maximum(began_s, self._began_s(values[1], grid, of_count.gain))
+        if (began_s > start_s).any():
+            risen = self._exposure.grid(began_s, np.maximum(end_s, began_s + 1e-3))
+        if self._survival is not None:
             fate, gained = self._survival.fate(began_s, end_s), of_count.gain
+            # A single block that grows by realloc always looks young.
+            self.dying = fate.dies & has_blocks
             dies = fate.dies | (gained < _GAIN_OF_SURVIVORS * fate.count)
-            dies |= (gained >= _BLOCKS_ENOUGH) & (fate.old_count < _REPLACED_SHARE * gained * 2 / 3)
+            older = gained * (1 - of_count.last_third)
+            dies |= (older >= _BLOCKS_ENOUGH) & (fate.old_count < _REPLACED_SHARE * older)
             old_share = fate.old_share
         window_s, rose_bytes = end_s - began_s, self._as_it_rose(self._bytes, risen)
         persists = (window_s >= self._leak_after_s) & (evident[0] | evident[1]) & (of_bytes.gain > 0)
@@ -321,7 +339,7 @@ class _Measurement:
         )
         rise, of_bytes = rise_of(survived), rise_of(survived_bytes)
         fate = survival.fate(start_s, end_s)
-        window_s = np.maximum(end_s - start_s, 1e-3)
+        window_s = np.maximum(end_s - np.maximum(start_s, self._first_birth_s), 1e-3)
         per_s = rise.gain / window_s
         persists = (window_s >= self._leak_after_s) & is_even(rise) & (rise.steps >= STEPS_ENOUGH)
         # Blocks are counted one by one here, so shares need no test.

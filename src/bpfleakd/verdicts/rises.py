@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bpfleakd.verdicts.envelope import CELLS, Matrix, Rise, Row
+from bpfleakd.verdicts.envelope import CELLS, Matrix, Rise, Row, rise_of
 from bpfleakd.verdicts.site_histories import Flags
 from bpfleakd.verdicts.survival import NORMAL_95
 
@@ -18,11 +18,12 @@ _LOG_ALPHA_THIRD = np.log(0.1)
 _SLOWER = 0.5
 # A cache fills ever more slowly, since it has more and more of what is wanted. Its curve is smooth, so the
 # fall of its rate is certain long before it is large: the last third has so much less than the first, by so
-# many standard errors. A part of such a curve looks straight if it is short enough. So a curve counts as
-# straight only if the logarithm of its rate falls by less than this share of what the whole curve predicts,
-# by so many standard errors. (A cache that receives the most wanted keys first fills as a power of time:
-# there the fall in the last half, quarter or eighth is 0.8 to 0.5 of what an even fall would be.)
-_FILLING, _FILLING_T = 0.75, -3.0
+# many standard errors of the curve's own scatter, and by more than that many steps differ by chance. A part
+# of such a curve looks straight if it is short enough. So a curve counts as straight only if the logarithm of
+# its rate falls by less than this share of what the whole curve predicts, by so many standard errors. (A
+# cache that receives the most wanted keys first fills as a power of time: there the fall in the last half,
+# quarter or eighth is 0.8 to 0.5 of what an even fall would be.)
+_FILLING, _FILLING_T = 0.9, -4.0
 _STILL_FILLING, _FAR = 0.5, 2.0
 # At the end of such a curve, the gain is at most this share of what is held.
 _NEARLY_FULL = 0.05
@@ -69,8 +70,9 @@ def filling(grid: Matrix, values: Matrix, blocks: Row, falls_per_s: Row) -> tupl
     """
     fall, error, deviate = _rate_fall(grid, values)
     elapsed_s = np.maximum(grid[-1] - grid[0], 1e-9)
-    is_filling = (fall > -np.log(_FILLING)) & (deviate < _FILLING_T)
-    # With few blocks, thirds of the time differ by chance, which a curve with few points hides.
+    # With few blocks or bursts, thirds of the time differ by chance, which a curve with few points hides.
+    is_filling = fall > np.maximum(-np.log(_FILLING), _FAR * np.sqrt(6 / _events(values)))
+    is_filling &= deviate < _FILLING_T
     error = np.maximum(error, np.sqrt(6 / np.maximum(blocks, 1.0)) * (blocks > 0))
     goes_on = fall + _FAR * error > _STILL_FILLING * falls_per_s * elapsed_s
     goes_on |= gain(values) < _NEARLY_FULL * values[-1]
@@ -79,6 +81,16 @@ def filling(grid: Matrix, values: Matrix, blocks: Row, falls_per_s: Row) -> tupl
     here = fall / elapsed_s
     least = np.where(falls_per_s > 0, np.minimum(falls_per_s, here), here)
     return np.where(is_filling, least, falls_per_s), still_fills
+
+
+def _events(values: Matrix) -> Row:
+    """How many equal steps at random times make a curve as uneven as this one.
+
+    n events in c cells have a participation ratio of c n / (n + c) on average, since the number of events in
+    a cell is Poisson's.
+    """
+    steps = np.minimum(rise_of(values).steps, CELLS * (1 - 1e-6))
+    return np.maximum(steps / (1 - steps / CELLS), 1.0)
 
 
 def _rate_fall(grid: Matrix, values: Matrix) -> tuple[Row, Row, Row]:

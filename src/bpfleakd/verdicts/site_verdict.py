@@ -47,6 +47,7 @@ from numpy.typing import NDArray
 from bpfleakd.model.verdict import VERDICTS, SiteVerdict
 from bpfleakd.units import human_bytes, human_duration, human_rate
 from bpfleakd.verdicts.envelope import Row
+from bpfleakd.verdicts.full_table import LIVE_BLOCKS
 from bpfleakd.verdicts.measurement import START_UP_S, STEPS_ENOUGH
 from bpfleakd.verdicts.persistence import Persistence
 from bpfleakd.verdicts.rises import is_more_than_a_list
@@ -72,6 +73,8 @@ _SURVIVORS_UNKNOWN = 0.8
 _UNSEEN = 0.5
 # If a smaller share of old blocks lives, the share alone would read as the opposite of a leak.
 _FEW_SHARE = 0.5
+_SITES_FULL = "the table of call sites is full (limits.sites)"
+_REGIONS_FULL = "the address space is in too many pieces"
 # A smaller share of the time observed is not reported.
 _UNREAD_SHARE = 0.02
 
@@ -84,8 +87,9 @@ class Context(Struct, frozen=True):
     has the same error as the gain of sites: `growth_variance` (blocks^2) is that of sites that only grow,
     `churn_variance` that of sites that also free. `lost_frees` and `lost_blocks` are the numbers of missed
     frees and unrecorded blocks; `survivors_known` whether blocks were counted by age. `unread_s` is the time
-    without readings, in which blocks may have come and gone unseen. For the last `full_s` the table of live
-    blocks was full: sites of the heap are judged as of its beginning.
+    without readings, in which blocks may have come and gone unseen. For the last `full_s` the table `full_of`
+    live blocks or threads was full: sites of the heap are judged as of its beginning. `sites_are_full` if new
+    sites of the heap are counted together, and `regions_are_full` if new mappings are not recorded.
     """
 
     replaced_count: float = 0.0
@@ -96,6 +100,15 @@ class Context(Struct, frozen=True):
     survivors_known: bool = True
     unread_s: float = 0.0
     full_s: float = 0.0
+    full_of: str = LIVE_BLOCKS
+    sites_are_full: bool = False
+    regions_are_full: bool = False
+
+    def hides(self, is_heap: bool) -> str | None:
+        """Why new memory of a site, of the heap or not, may be counted elsewhere; None if it is not."""
+        if is_heap:
+            return _SITES_FULL if self.sites_are_full else None
+        return _REGIONS_FULL if self.regions_are_full else None
 
 
 class Classification(Struct, frozen=True):
@@ -107,7 +120,7 @@ class Classification(Struct, frozen=True):
     _measured: Persistence
     _context: Context
     _replaced: NDArray[np.bool_]
-    _recalled: NDArray[np.bool_]
+    _kept: dict[int, str]
 
     @property
     def leaks(self) -> NDArray[np.bool_]:
@@ -120,27 +133,35 @@ class Classification(Struct, frozen=True):
         """The measurements that the verdicts are based on."""
         return self._measured
 
-    def keep_leak(self, site: int, rate_bytes_per_s: float, seen_s: float) -> None:
-        """Keep the verdict of leak on a site that was one until `seen_s`, without evidence against it."""
+    def keep_leak(self, site: int, rate_bytes_per_s: float, *, is_earlier: bool = False) -> None:
+        """Keep the verdict of leak on a site that was one, maybe in an earlier window of tracing."""
+        self.codes[site] = _LEAK
+        self.confidence[site] = max(self.confidence[site], _UNSEEN)
+        self.leak_bytes_per_s[site] = rate_bytes_per_s
+        self._kept[site] = (_why_recalled if is_earlier else _why_kept)(self._measured, site)
+
+    def keep_unseen_leak(self, site: int, rate_bytes_per_s: float, seen_s: float) -> None:
+        """Keep the verdict of leak on a site that was one until `seen_s`, and cannot be seen since."""
         self.codes[site] = _LEAK
         self.confidence[site] *= _UNSEEN
         self.leak_bytes_per_s[site] = rate_bytes_per_s
         self._measured.unseen_s[site] = max(self._measured.observed_s - seen_s, 1.0)
 
-    def may_leak(self, site: int) -> bool:
+    def goes_on(self, site: int) -> bool:
         """Whether nothing contradicts an earlier leak: it is too early to tell, or the site grows."""
         m = self._measured
         if m.observed_s < _OBSERVED_MIN_S or m.collections[site] < _COLLECTIONS_MIN:
             return True
-        grows = bool(m.grows[site] or m.persists[site])
-        return grows and not m.dies[site] and not self._replaced[site]
+        # What fell back after most of the time may do so again: it gained nothing that stayed since.
+        grows = m.persists[site] or (m.grows[site] and m.excursion_s[site] <= m.observed_s / 2)
+        return bool(grows) and not (m.dies[site] or m.slows[site] or self._replaced[site])
 
-    def recall_leak(self, site: int, rate_bytes_per_s: float) -> None:
-        """Restore the verdict on a site that leaked in an earlier window, if nothing contradicts it."""
-        self.codes[site] = _LEAK
-        self.confidence[site] = max(self.confidence[site], _UNSEEN)
-        self.leak_bytes_per_s[site] = rate_bytes_per_s
-        self._recalled[site] = True
+    def is_hidden(self, site: int) -> bool:
+        """Whether a site may go on growing unseen, under other names or unrecorded."""
+        m = self._measured
+        hides = self._context.hides(bool(m.is_heap[site])) is not None
+        fell_back = m.excursion_s[site] > m.observed_s / 2
+        return hides and not (fell_back or m.dies[site] or self._replaced[site])
 
     def joined(self, other: Classification) -> Classification:
         """These sites followed by the other ones, of the same process."""
@@ -151,17 +172,14 @@ class Classification(Struct, frozen=True):
             self._measured.joined(other.measured),
             self._context,
             np.concatenate([self._replaced, other._replaced]),
-            np.concatenate([self._recalled, other._recalled]),
+            self._kept | {len(self.codes) + site: words for site, words in other._kept.items()},
         )
 
     def of(self, site: int) -> SiteVerdict:
         """The verdict on one site, with the reason in words."""
         verdict = VERDICTS[self.codes[site]]
-        if self._recalled[site]:
-            reason = _why_recalled(self._measured, site)
-        else:
-            code, replaced = int(self.codes[site]), bool(self._replaced[site])
-            reason = _reason(self._measured, self._context, site, code, replaced)
+        code, replaced = int(self.codes[site]), bool(self._replaced[site])
+        reason = self._kept.get(site) or _reason(self._measured, self._context, site, code, replaced)
         return SiteVerdict(
             verdict,
             round(float(self.confidence[site]), 2),
@@ -191,9 +209,7 @@ def classify_sites(measured: Persistence, context: Context) -> Classification:
     ).astype(np.int8)
     rate = np.where(leaks, m.rate_bytes_per_s, 0.0)
     rate = np.where(codes == _GROWING, _growing_rate(m), rate)
-    return Classification(
-        codes, _confidence(m, context, codes), rate, m, context, replaced, np.zeros(len(codes), bool)
-    )
+    return Classification(codes, _confidence(m, context, codes), rate, m, context, replaced, {})
 
 
 def _replaced(m: Persistence, context: Context) -> NDArray[np.bool_]:
@@ -267,13 +283,13 @@ def _reason(m: Persistence, context: Context, site: int, code: int, replaced: bo
         _UNKNOWN: _why_unknown,
     }[code]
     text = _WHY_REPLACED if replaced and code == _GROWING else words(m, site)
-    if code == _LEAK and m.unseen_s[site] and not m.persists[site]:
-        silence = human_duration(m.unseen_s[site])
-        text = f"grew steadily while more blocks were recorded; no evidence for {silence}"
-    elif m.unseen_s[site] and code in (_LEAK, _GROWING):
-        text += f"; not seen for {human_duration(m.unseen_s[site])}, because too few blocks are recorded"
+    if m.unseen_s[site] and code in (_LEAK, _GROWING):
+        if code == _LEAK and not m.persists[site]:
+            text = "grew steadily before"
+        why = context.hides(bool(m.is_heap[site])) or "too few blocks are recorded"
+        text += f"; not seen for {human_duration(m.unseen_s[site])}, because {why}"
     if is_full:
-        text += f"; not seen for {human_duration(context.full_s)}: the table of live blocks is full"
+        text += f"; not seen for {human_duration(context.full_s)}: the table of {context.full_of} is full"
     elif context.lost_blocks:
         text += "; blocks were not recorded"
     elif context.lost_frees and code in (_LEAK, _GROWING):
@@ -303,6 +319,11 @@ def _why_leak(m: Persistence, site: int) -> str:
     return f"{grown}; {_share(old_share)} of old blocks still live"
 
 
+def _why_kept(m: Persistence, site: int) -> str:
+    grown = f"+{human_bytes(m.grown_bytes[site])} in {human_duration(m.observed_s)}"
+    return f"{grown}, unevenly; it grew steadily before, and nothing shows that this has ended"
+
+
 def _why_recalled(m: Persistence, site: int) -> str:
     if m.grown_bytes[site] > 0:
         grown = f"+{human_bytes(m.grown_bytes[site])} in {human_duration(m.observed_s)}"
@@ -311,7 +332,7 @@ def _why_recalled(m: Persistence, site: int) -> str:
 
 
 def _why_growing(m: Persistence, site: int) -> str:
-    if m.dies[site]:
+    if m.persists[site] and m.dies[site]:
         return f"{human_rate(m.rate_bytes_per_s[site])}, but old blocks are still being freed"
     grown = f"+{human_bytes(m.grown_bytes[site])}"
     if m.window_s[site] < m.leak_after_s and m.observed_s < m.leak_after_s + 10:

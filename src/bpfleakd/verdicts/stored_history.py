@@ -49,6 +49,7 @@ def classified(history: StoredHistory) -> tuple[ProcessVerdict, list[tuple[Store
             lost_blocks=history.lost_blocks,
             unread_s=history.unread_s,
             full_s=history.full_s,
+            full_of=history.full_of,
         )
         classification = classify_sites(_measured(history), context)
         verdicts = [classification.of(row) for row in range(len(history.sites))]
@@ -141,16 +142,22 @@ def stored_sites(
 
 
 def _of_process(history: StoredHistory, sites: list[tuple[StoredSite, SiteVerdict]]) -> ProcessVerdict:
+    own = (AllocationKind.FILE, AllocationKind.THREAD_STACK)
     memory = [(site, verdict) for site, verdict in sites if site.kind is not AllocationKind.FILE]
-    kept = [verdict for site, verdict in memory if not site.suppressed]
-    leaks = [verdict.leak_bytes_per_s for verdict in kept if verdict.verdict is Verdict.LEAK]
+    kept = [(site.kind, verdict) for site, verdict in sites if not site.suppressed]
+
+    def leaks_of(*kinds: AllocationKind) -> list[float]:
+        leaking = [(kind, one) for kind, one in kept if one.verdict is Verdict.LEAK]
+        return [one.leak_bytes_per_s for kind, one in leaking if kind in kinds]
+
+    leaks = leaks_of(*(kind for kind in AllocationKind if kind not in own))
     suppressed = [verdict.leak_bytes_per_s for site, verdict in memory if site.suppressed]
-    growing = [verdict.leak_bytes_per_s for verdict in kept if verdict.verdict is Verdict.GROWING]
-    mapped = [
+    growing = [
         verdict.leak_bytes_per_s
-        for site, verdict in sites
-        if site.kind is AllocationKind.FILE and not site.suppressed and verdict.verdict is Verdict.LEAK
+        for kind, verdict in kept
+        if kind is not AllocationKind.FILE and verdict.verdict is Verdict.GROWING
     ]
+    mapped, stacks = map(leaks_of, own)
     return classify_process(
         np.array(history.memory_s, np.float64),
         np.array(history.memory_bytes, np.float64),
@@ -161,9 +168,12 @@ def _of_process(history: StoredHistory, sites: list[tuple[StoredSite, SiteVerdic
             sum(suppressed),
             mapped_leaks=len(mapped),
             mapped_bytes_per_s=sum(mapped),
+            stack_leaks=len(stacks),
+            stack_bytes_per_s=sum(stacks),
         ),
         history.limits,
         history.ends_s[-1] - history.full_s if history.full_s and history.ends_s else None,
+        history.full_of,
     )
 
 

@@ -54,6 +54,40 @@ def test_nothing_grows() -> None:
     assert judged(-MIB / 10).verdict is Verdict.STEADY
 
 
+def course(*parts: tuple[int, float]) -> ProcessVerdict:
+    """100 MiB and some noise, which gain so much a second for so many seconds, one after the other."""
+    gains = np.concatenate([np.full(seconds, per_s) for seconds, per_s in parts])
+    noise = np.random.default_rng(23).uniform(0, 64 << 10, len(gains))
+    times_s = np.arange(1.0, len(gains) + 1)
+    return classify_process(times_s, 100 * MIB + np.cumsum(gains) + noise, NOTHING, ())
+
+
+@pytest.mark.parametrize(("before_s", "after_s"), [(60, 25), (120, 25), (600, 40), (3_600, 180)])
+def test_growth_that_has_ended_is_none(before_s: int, after_s: int) -> None:
+    """However long it lasted: a twelfth of that is enough."""
+    verdict = course((before_s, MIB / 10), (after_s, 0.0))
+    assert verdict.verdict is Verdict.STEADY
+    assert verdict.reason.endswith("the memory of the process does not grow")
+
+
+@pytest.mark.parametrize(("before", "now"), [(MIB, MIB / 4), (MIB / 4, MIB), (0.0, MIB), (-MIB / 10, MIB)])
+def test_the_rate_is_the_current_one(before: float, now: float) -> None:
+    """Growth that became slower or faster counts from then on."""
+    verdict = course((240, before), (90, now))
+    assert verdict.verdict is Verdict.GROWING
+    assert verdict.memory_bytes_per_s == pytest.approx(now, rel=0.1)
+
+
+def test_growth_in_steps_goes_on_between_them() -> None:
+    """An allocator takes a MiB every eight seconds."""
+    times_s = np.arange(1.0, 181)
+    for seconds in range(60, 181, 4):
+        memory = 100 * MIB + MIB * (times_s[:seconds] // 8)
+        verdict = classify_process(times_s[:seconds], memory, NOTHING, ())
+        assert verdict.verdict is Verdict.GROWING
+        assert verdict.memory_bytes_per_s == pytest.approx(MIB / 8, rel=0.15)
+
+
 def test_too_short() -> None:
     """A few seconds tell nothing, unless call sites do."""
     assert judged(MIB, seconds=8).verdict is Verdict.UNKNOWN
@@ -130,3 +164,18 @@ def test_leaking_mappings_of_shared_memory() -> None:
     assert both.reason.startswith(
         "2 call sites leak +922 KiB/s, 3 call sites leak +1.00 MiB/s of mapped files or shared memory; memory"
     )
+
+
+def test_leaking_thread_stacks() -> None:
+    """A MiB of addresses a thread, of which 86 KiB are touched: the process leaks what memory gains."""
+    limit = MemoryLimit(MemoryLimitKind.HOST, 200 * MIB, 100 * MIB)
+    found = FoundGrowth(0, 0.0, 0.0, stack_leaks=1, stack_bytes_per_s=MIB)
+    verdict = judged(86 << 10, found, seconds=300, limits=(limit,))
+    assert verdict.verdict is Verdict.LEAK
+    assert verdict.leak_bytes_per_s == pytest.approx(86 << 10, rel=0.1)
+    assert verdict.limit_reached_s == pytest.approx(100 * MIB / (86 << 10), rel=0.1)
+    assert verdict.reason.startswith("1 call site leaks +1.00 MiB/s of thread stacks' address space; memory")
+    beside = judged(2 * MIB, FoundGrowth(1, 1.5 * MIB, 0.0, stack_leaks=1, stack_bytes_per_s=MIB))
+    assert beside.leak_bytes_per_s == pytest.approx(2 * MIB, rel=0.1)
+    untouched = judged(0.0, found)
+    assert (untouched.verdict, untouched.leak_bytes_per_s) == (Verdict.LEAK, 0.0)

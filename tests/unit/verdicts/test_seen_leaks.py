@@ -1,4 +1,4 @@
-"""Leaks that cannot be seen any more are not forgotten."""
+"""A leak that was found stays one until there is evidence against it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,23 @@ import numpy as np
 import pytest
 from bench import simulated_sites as sites
 
+from bpfleakd.model.verdict import SiteVerdict, Verdict
 from bpfleakd.verdicts.measurement import persistence_of
 from bpfleakd.verdicts.seen_leaks import SeenLeaks
+from bpfleakd.verdicts.site_verdict import Context, classify_sites
+
+ROW = 7
+
+
+def known_after(ends_s: np.ndarray, intervals_bytes: np.ndarray) -> bool:
+    """Whether a leak of 50 blocks of 100 bytes a second, seen for a minute, is known without any growth."""
+    leaks, sites_by_row = SeenLeaks(), np.full(ROW + 1, -1)
+    sites_by_row[ROW] = 0
+    for make in (sites.leak(50, 100), sites.stopping(50, 1, 100)):
+        (histories,) = sites.histories_at([make(np.random.default_rng(23), 60.0)], [60.0])
+        found = classify_sites(persistence_of(histories), Context())
+        leaks.settle(found, sites_by_row, ends_s, intervals_bytes)
+    return ROW in leaks.of([ROW]) and bool(found.leaks[0])
 
 
 @pytest.mark.parametrize(
@@ -15,25 +30,62 @@ from bpfleakd.verdicts.seen_leaks import SeenLeaks
     [(1 << 20, 60, True), (1 << 20, 600, True), (1 << 14, 2, True), (1 << 14, 60, False), (0, 60, False)],
 )
 def test_until_something_would_have_been_seen(interval_bytes: int, after_s: int, is_unseen: bool) -> None:
-    """A leak of 50 blocks of 100 bytes a second, seen for a minute."""
-    blocks = sites.leak(50, 100)(np.random.default_rng(23), 60.0)
-    (histories,) = sites.histories_at([blocks], [60.0])
-    leaks = SeenLeaks()
-    leaks.see(7, persistence_of(histories), 0)
+    """Sampling became coarser after a minute."""
     ends_s = np.arange(1.0, 61 + after_s)
     intervals_bytes = np.where(ends_s > 60, interval_bytes, 0).astype(np.float64)
-    assert (7 in leaks.unseen(ends_s, intervals_bytes)) is is_unseen
-    leaks.forget(7)
-    assert leaks.unseen(ends_s, intervals_bytes) == {}
+    assert known_after(ends_s, intervals_bytes) is is_unseen
 
 
 def test_where_sampling_is_as_fine_as_before_silence_is_evidence() -> None:
     """However little is recorded: nothing has changed that could hide the leak."""
-    blocks = sites.leak(50, 100)(np.random.default_rng(23), 60.0)
-    (histories,) = sites.histories_at([blocks], [60.0])
-    leaks = SeenLeaks()
-    leaks.see(7, persistence_of(histories), 0)
     ends_s = np.arange(1.0, 121.0)
-    assert leaks.unseen(ends_s, np.full(120, float(1 << 20))) == {}
+    assert not known_after(ends_s, np.full(120, float(1 << 20)))
     # It was coarser at first: that hides nothing now.
-    assert leaks.unseen(ends_s, np.where(ends_s < 10, 1 << 22, 1 << 20).astype(np.float64)) == {}
+    assert not known_after(ends_s, np.where(ends_s < 10, 1 << 22, 1 << 20).astype(np.float64))
+
+
+def bursts(gap_s: float, blocks: int, size_bytes: float) -> sites.Make:
+    """So many blocks at once, at random times."""
+
+    def make(random: np.random.Generator, until_s: float) -> sites.Blocks:
+        times_s = np.cumsum(random.exponential(gap_s, int(4 * until_s / gap_s)))
+        return sites.Blocks.of(np.repeat(times_s[times_s < until_s], blocks), np.inf, size_bytes)
+
+    return make
+
+
+def since_found(make: sites.Make, seed: int) -> list[SiteVerdict]:
+    """The verdicts every 15 s, from the first leak on."""
+    at_s = list(np.arange(45.0, 601, 15))
+    found = [one for (one,) in sites.classified([make(np.random.default_rng(seed), at_s[-1])], at_s)]
+    return found[[one.verdict for one in found].index(Verdict.LEAK) :]
+
+
+@pytest.mark.parametrize(
+    "make", [bursts(10, 100, 500), bursts(30, 100, 500), sites.steps(60), sites.leak(1 / 32, 16_384)]
+)
+def test_a_leak_in_bursts_stays_one(make: sites.Make) -> None:
+    """It rises evenly at some moments only, and there is no evidence against it at the others."""
+    found = [one.verdict for seed in range(4) for one in since_found(make, seed)]
+    assert found.count(Verdict.LEAK) >= 0.9 * len(found)
+
+
+def test_a_leak_that_is_kept_says_why() -> None:
+    found = [one for seed in range(4) for one in since_found(bursts(30, 100, 500), seed)]
+    kept = [one for one in found if one.reason.endswith("nothing shows that this has ended")]
+    assert kept
+    assert all(one.leak_bytes_per_s > 0 and 0.5 <= one.confidence <= 1 for one in kept)
+
+
+@pytest.mark.parametrize(
+    ("make", "verdict"),
+    [
+        (sites.stopping(20, 100), Verdict.PLATEAU),
+        (sites.lru(20, 100), Verdict.PLATEAU),
+        (sites.queue(50, 90), Verdict.CHURN),
+        (sites.queue(50, 400), Verdict.CHURN),
+    ],
+)
+def test_what_is_no_leak_after_all_is_not_kept(make: sites.Make, verdict: Verdict) -> None:
+    """It stopped, or its old blocks went: the verdict is withdrawn."""
+    assert since_found(make, 0)[-1].verdict is verdict

@@ -79,6 +79,19 @@ def test_a_leak_that_begins_late_stays_one(seed: int) -> None:
         assert verdict.leak_bytes_per_s == pytest.approx(50 * 128, rel=0.1)
 
 
+@pytest.mark.parametrize("are_counted", [True, False])
+def test_no_window_begins_before_the_first_block(are_counted: bool) -> None:
+    """Five steps since 100 s are too few to be called late; their rate is that since then."""
+    made = at(101.0, 121.0, 141.0, 161.0, 181.0)(np.random.default_rng(23), 200.0)
+    histories = _histories([made], 200.0)
+    if not are_counted:
+        histories = replace(histories, survivors_count=None, survivors_bytes=None)
+    measured = persistence_of(histories)
+    assert measured.persists[0]
+    assert measured.window_s[0] <= 101
+    assert measured.rate_bytes_per_s[0] == pytest.approx(5_000, rel=0.15)
+
+
 @pytest.mark.parametrize("name", CLEAN)
 def test_what_is_clean_is_never_called_a_leak(name: str) -> None:
     """At no time within three minutes, looked at every ten seconds."""
@@ -128,6 +141,20 @@ def test_what_fills_ever_more_slowly_is_never_called_a_leak(time_constant_s: flo
     assert [verdict for verdict in called if verdict.verdict is Verdict.LEAK] == []
     filling = next(one for one in called if one.verdict is Verdict.GROWING and "too early" not in one.reason)
     assert filling.reason.endswith(", but ever more slowly, as a cache fills")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        sites.warm_up(300_000, 150, 60),
+        sites.zipf_cache(200_000, 2_000, attached_after_s=60, size_bytes=60),
+        sites.zipf_cache(200_000, 2_000, size_bytes=60),
+    ],
+)
+def test_a_table_that_fills_slowly_but_certainly_is_none_from_the_start(make: sites.Make) -> None:
+    """Thousands of blocks show that growth slows down by a tenth within the first minute."""
+    called = verdicts(make, 48.0, 52.0, 56.0, 60.0, 75.0, 90.0, 120.0, 180.0)
+    assert [one for one in called if one.verdict is Verdict.LEAK] == []
 
 
 @pytest.mark.parametrize(

@@ -15,15 +15,11 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
 from bpfleakd.model.process import ProcessId
 from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.table.site_table import SiteTable
 from bpfleakd.tracing.site_charging import SiteIdentity
-from bpfleakd.verdicts.seen_leaks import SeenLeak, is_unseen
-from bpfleakd.verdicts.site_verdict import Classification
+from bpfleakd.verdicts.seen_leaks import SeenLeak
 
 KnownSite: TypeAlias = tuple[AllocationKind, str]
 
@@ -60,46 +56,20 @@ def leaks_by_site(
     return {(key.kind, identities[key].fingerprint): leak for key, leak in found if key in identities}
 
 
-class RecalledLeaks:
-    """Leaks of an earlier window: those whose site has not appeared yet, and the others by row."""
+class ExpectedLeaks:
+    """Leaks of an earlier window whose site has not appeared yet."""
 
-    def __init__(self, expected: Mapping[KnownSite, SeenLeak] | None = None) -> None:
-        self._expected = {
-            site: SeenLeak(leak.rate_bytes_per_s, 0.0, leak.steps_per_s, leak.blocks_a_step, leak.block_bytes)
-            for site, leak in (expected or {}).items()
-        }
-        self.rows: dict[int, SeenLeak] = {}
+    def __init__(self, leaks: Mapping[KnownSite, SeenLeak] | None = None) -> None:
+        self._leaks = dict(leaks or {})
 
-    def __bool__(self) -> bool:
-        return bool(self._expected or self.rows)
-
-    def find(self, table: SiteTable, identities: Mapping[SiteKey, SiteIdentity]) -> None:
-        """Find the sites that have appeared, among those whose identity is settled."""
-        if not self._expected:
-            return
+    def take(self, table: SiteTable, identities: Mapping[SiteKey, SiteIdentity]) -> dict[int, SeenLeak]:
+        """Remove those whose site has appeared, with a settled identity; returns them by row."""
+        if not self._leaks:
+            return {}
+        appeared = {}
         for key, identity in identities.items():
             row = table.row_of(key)
-            leak = self._expected.pop((key.kind, identity.fingerprint), None) if row >= 0 else None
+            leak = self._leaks.pop((key.kind, identity.fingerprint), None) if row >= 0 else None
             if leak is not None:
-                self.rows[row] = leak
-
-    def keep(
-        self,
-        found: Classification,
-        positions: NDArray[np.intp],
-        ends_s: NDArray[np.float64],
-        intervals_bytes: NDArray[np.float64] | None,
-    ) -> None:
-        """Restore leaks that nothing contradicts, and forget the others."""
-        if intervals_bytes is None:
-            intervals_bytes = np.zeros(len(ends_s))
-        for row, leak in list(self.rows.items()):
-            position = int(positions[row]) if row < len(positions) else -1
-            if position < 0:
-                continue
-            if found.leaks[position]:
-                del self.rows[row]
-            elif found.may_leak(position) or is_unseen(leak, ends_s, intervals_bytes):
-                found.recall_leak(position, leak.rate_bytes_per_s)
-            else:
-                del self.rows[row]
+                appeared[row] = leak
+        return appeared

@@ -16,11 +16,12 @@ from bpfleakd.table.history import History
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.table.table_checkpoint import TimelineCheckpoint
 from bpfleakd.table.timeline import Timeline
+from bpfleakd.verdicts.full_table import LIVE_BLOCKS, THREADS
 from bpfleakd.verdicts.site_verdict import Context
 
 _ONLY_ROW = np.zeros(1, np.intp)
 _OF_ESTIMATES = ("live_count", "allocated_count", "live_count_variance")
-# The table of live blocks counts as full once this share of new blocks is refused in this many readings in a
+# A table counts as full once this share of new entries is refused in this many readings in a
 # row: on PREEMPT_RT the kernel may briefly have no memory available. It has room again after as many readings
 # with new blocks and without a refusal.
 _FULL_SHARE, _FULL_READINGS = 0.1, 3
@@ -39,6 +40,7 @@ class ObservationsCheckpoint(Struct, frozen=True):
     collections: list[tuple[int, int]] = msgspec.field(default_factory=list)
     full_since_ns: int | None = None
     first_memory_bytes: int | None = None
+    full_of: str = LIVE_BLOCKS
 
 
 class Observations:
@@ -52,7 +54,8 @@ class Observations:
         self._first_memory_bytes: int | None = None
         self._intervals: History | None = None
         self._collections: History | None = None
-        self._room = _Room()
+        self._room, self._site_room, self._region_room = _Room(), _Room(), _Room()
+        self._full_of = LIVE_BLOCKS
 
     @classmethod
     def restored(cls, checkpoint: ObservationsCheckpoint) -> Observations:
@@ -65,7 +68,7 @@ class Observations:
             observations._intervals = History.of(checkpoint.intervals)
         if checkpoint.collections:
             observations._collections = History.of(checkpoint.collections)
-        observations._room.full_since_ns = checkpoint.full_since_ns
+        observations._room.full_since_ns, observations._full_of = checkpoint.full_since_ns, checkpoint.full_of
         observations._first_memory_bytes = checkpoint.first_memory_bytes
         if checkpoint.memory is not None:
             observations._memory = Timeline.restored(checkpoint.memory)
@@ -81,10 +84,15 @@ class Observations:
             self._collections.points if self._collections else [],
             self._room.full_since_ns,
             self._first_memory_bytes,
+            self._full_of,
         )
 
-    def note(self, now_ns: int, counters: ProcessCounters, heap: SiteCounters) -> None:
-        """Record the process' counters, and the sums over its heap sites."""
+    def note(
+        self, now_ns: int, counters: ProcessCounters, heap: SiteCounters, regions: tuple[int, int] = (0, 0)
+    ) -> None:
+        """Record the process' counters, the sums over its heap sites, and the numbers of refused and recorded
+        regions.
+        """
         older_frees = _frees_of_older_blocks(counters, heap)
         lost_blocks = _refused(counters)
         if self._unmatched_frees is None or self._lost_blocks is None:
@@ -92,7 +100,12 @@ class Observations:
             self._lost_blocks = History(now_ns, lost_blocks)
         self._unmatched_frees.append(now_ns, older_frees)
         self._lost_blocks.append(now_ns, lost_blocks)
-        self._room.note(now_ns, counters.losses["live_full"], counters.recorded)
+        if not self.full_since_ns:
+            by_threads = counters.losses["thread_full"] > counters.losses["live_full"]
+            self._full_of = THREADS if by_threads else LIVE_BLOCKS
+        self._room.note(now_ns, lost_blocks, counters.recorded)
+        self._site_room.note(now_ns, counters.losses["site_full"], counters.recorded)
+        self._region_room.note(now_ns, *regions)
         interval_bytes = counters.sample_interval_bytes
         if self._intervals is None:
             self._intervals = History(now_ns, interval_bytes)
@@ -134,6 +147,9 @@ class Observations:
             lost_blocks=gained(self._lost_blocks),
             unread_s=table.unread_s,
             full_s=0.0 if full_since_ns is None else (table.updated_ns - full_since_ns) / 1e9,
+            full_of=self._full_of,
+            sites_are_full=self._site_room.full_since_ns is not None,
+            regions_are_full=self._region_room.full_since_ns is not None,
         )
 
     def _may_be_older(self) -> bool:
@@ -148,9 +164,14 @@ class Observations:
         return frees <= self._first_memory_bytes // _SMALLEST_BLOCK_BYTES
 
     def full_since_s(self, table: SiteTable) -> float | None:
-        """Since when blocks are refused because the table of live blocks is full; None if it has room."""
+        """Since when blocks are refused because a table is full (`full_of`); None if there is room."""
         since_ns = self.full_since_ns
         return None if since_ns is None else (since_ns - table.began_ns) / 1e9
+
+    @property
+    def full_of(self) -> str:
+        """What the full table is of: LIVE_BLOCKS or THREADS."""
+        return self._full_of
 
     @property
     def full_since_ns(self) -> int | None:
@@ -191,7 +212,7 @@ class Observations:
 
 
 class _Room:
-    """Whether the table of live blocks has room, from the numbers of refused and recorded blocks so far."""
+    """Whether a table has room, from the numbers of refused and recorded entries so far."""
 
     def __init__(self) -> None:
         self.full_since_ns: int | None = None

@@ -25,7 +25,7 @@ from bpfleakd.model.report import SiteReport
 from bpfleakd.model.site import SiteKey
 from bpfleakd.model.verdict import VERDICTS, ProcessVerdict, SiteVerdict, Verdict, churn_words
 from bpfleakd.table.site_table import COUNTERS, SiteTable
-from bpfleakd.tracing.judging.earlier_leaks import KnownSite, RecalledLeaks, leaks_by_site
+from bpfleakd.tracing.judging.earlier_leaks import ExpectedLeaks, KnownSite, leaks_by_site
 from bpfleakd.tracing.judging.function_sums import charged_to_several, judged_by_sums
 from bpfleakd.tracing.judging.history_source import Blocks, HistorySource
 from bpfleakd.tracing.judging.observations import Observations, ObservationsCheckpoint
@@ -95,7 +95,7 @@ class SiteVerdicts:
         self._is_final = False
         self._measured = MeasuredSites()
         self._seen_leaks = SeenLeaks()
-        self._recalled = RecalledLeaks()
+        self._expected = ExpectedLeaks()
         self._leaking: set[int] = set()
         self._announced: set[int] = set()
 
@@ -190,18 +190,19 @@ class SiteVerdicts:
         summed = np.bincount(positions[positions >= 0], minlength=len(found.codes))
         summed[: len(rows)] = 0
         self._latest = _Evaluation(began_ns, found, positions, leads, are_joint, summed)
-        self._keep_unseen(table, rows)
+        self._settle_leaks(table, rows)
         self._pacing.end()
         return self._announce(rows)
 
     def go_on_with(self, leaks: Mapping[KnownSite, SeenLeak]) -> None:
         """Set the leaks of an earlier window."""
-        self._recalled = RecalledLeaks(leaks)
+        self._expected = ExpectedLeaks(leaks)
 
     def recall(self, table: SiteTable, identities: Mapping[SiteKey, SiteIdentity]) -> None:
         """Find the leaks of an earlier window among the sites whose identity is settled."""
-        self._recalled.find(table, identities)
-        self._announced |= self._recalled.rows.keys()
+        for row, leak in self._expected.take(table, identities).items():
+            self._seen_leaks.expect(row, leak)
+            self._announced.add(row)
 
     def known_leaks(
         self, table: SiteTable, identities: Mapping[SiteKey, SiteIdentity]
@@ -209,7 +210,7 @@ class SiteVerdicts:
         """The leaks according to the last verdicts, for the next window."""
         ranks, _rates = self.ranks(rows := np.arange(len(table)))
         seen = self._seen_leaks.of(rows[ranks == _LEAKS].tolist())
-        return leaks_by_site(table, identities, self._recalled.rows | seen)
+        return leaks_by_site(table, identities, seen)
 
     def forget(self, rows: NDArray[np.intp]) -> None:
         """Forget rows that other sites may reuse."""
@@ -221,34 +222,24 @@ class SiteVerdicts:
         self._measured.forget(rows)
         for row in rows.tolist():
             self._seen_leaks.forget(row)
-            self._recalled.rows.pop(row, None)
         self._leaking.difference_update(rows.tolist())
         self._announced.difference_update(rows.tolist())
 
-    def _keep_unseen(self, table: SiteTable, rows: NDArray[np.intp]) -> None:
-        """Keep a leak while too little is recorded to show that it has stopped."""
+    def _settle_leaks(self, table: SiteTable, rows: NDArray[np.intp]) -> None:
+        """Keep the leaks from before that nothing contradicts."""
         assert self._latest is not None
-        found, positions = self._latest.classification, self._latest.positions
-        intervals_bytes = self.observed.intervals_bytes(table)
-        leaks = found.leaks[positions[rows]]
-        leads = self._latest.leads[rows]
-        for row in rows[leaks & leads].tolist():
-            self._seen_leaks.see(row, found.measured, int(positions[row]))
-        for row in rows[leaks & ~leads].tolist():
-            # The rate of sites that are judged together is stored once.
+        positions, leads = self._latest.positions, self._latest.leads
+        # The rate of sites that are judged together is stored once.
+        for row in rows[self._seen_leaks.are_known(rows) & ~leads[rows]].tolist():
             self._seen_leaks.forget(row)
+        sites = np.full(len(positions), -1)
+        leading = rows[leads[rows]]
+        sites[leading] = positions[leading]
+        intervals_bytes = self.observed.intervals_bytes(table)
         ends_s = table.since_began_s(table.timeline.edges_ns[1:])
-        self._recalled.keep(found, positions, ends_s, intervals_bytes)
         if intervals_bytes is None:
-            return
-        unseen = self._seen_leaks.unseen(ends_s, intervals_bytes)
-        for row in rows[~leaks].tolist():
-            if row in self._recalled.rows:
-                continue
-            if row in unseen:
-                found.keep_leak(int(positions[row]), unseen[row].rate_bytes_per_s, unseen[row].seen_s)
-            else:
-                self._seen_leaks.forget(row)
+            intervals_bytes = np.zeros(len(ends_s))
+        self._seen_leaks.settle(self._latest.classification, sites, ends_s, intervals_bytes)
 
     def of(self, row: int, live_count: int, allocated_count: int) -> SiteVerdict:
         """The verdict on the site in a row of the table with these counters."""
@@ -300,6 +291,7 @@ class SiteVerdicts:
         known = np.isin(rows, suppressed)
         of_suppressed = float(rates[known & (ranks > 0)].sum())
         ranks[known] = 0
+        ranks[np.isin(rows, table.stack_rows) & (ranks == _LEAKS)] = 0
         found = FoundGrowth(
             self._judged_by(rows[ranks == _LEAKS]),
             float(rates[ranks == _LEAKS].sum()),
@@ -307,15 +299,18 @@ class SiteVerdicts:
             of_suppressed,
             garbage_share * float(rates[~table.have_blocks(rows) & (ranks > 0)].sum()),
             of_runtime,
-            *self._mapped_leaks(np.setdiff1d(table.file_rows, suppressed)),
+            *self._leaks_in(np.setdiff1d(table.file_rows, suppressed)),
+            *self._leaks_in(np.setdiff1d(table.stack_rows, suppressed)),
         )
         full_since_s = self.observed.full_since_s(table)
-        verdict = classify_process(*self.observed.memory(), found, limits, full_since_s)
+        verdict = classify_process(
+            *self.observed.memory(), found, limits, full_since_s, self.observed.full_of
+        )
         if heap is None or (judged := heap.of_process) is None:
             return verdict
         return with_managed_heap(verdict, judged, committed, found)
 
-    def _mapped_leaks(self, rows: NDArray[np.intp]) -> tuple[int, float]:
+    def _leaks_in(self, rows: NDArray[np.intp]) -> tuple[int, float]:
         """How many sites in these rows leak, and how fast."""
         ranks, rates = self.ranks(rows)
         leaks = ranks == _LEAKS
@@ -368,6 +363,7 @@ class SiteVerdicts:
             lost_blocks=context.lost_blocks,
             unread_s=round(context.unread_s, 3),
             full_s=round(context.full_s, 3),
+            full_of=context.full_of,
             intervals_bytes=_figures(known.intervals_bytes if known else None),
             collected_s=None if collected_s is None else _figures(collected_s),
             ends_s=_figures(known.ends_s if known else None),

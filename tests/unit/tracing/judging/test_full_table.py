@@ -1,5 +1,4 @@
-"""Verdicts while the table of live blocks is full: earlier ones stay, unless the recorded blocks are freed.
-"""
+"""Verdicts while a table is full: earlier ones stay, unless the recorded blocks are freed."""
 
 from __future__ import annotations
 
@@ -33,13 +32,17 @@ class World:
         self.verdicts = SiteVerdicts()
         self.born_ns: dict[SiteKey, list[int]] = {key: [] for key in (LEAK, OTHER, NEW, MAPPED)}
         self.allocated = dict.fromkeys(self.born_ns, 0)
-        self.refused = self.second = 0
+        self.refused = self.second = self.unrecorded = 0
+        self.reason = "live_full"
 
-    def go_on(self, seconds: int, *, full: bool = False, refused: int = 10, grows: bool = True) -> None:
+    def go_on(
+        self, seconds: int, *, full: bool = False, refused: int = 10, grows: bool = True, mapped: int = 1
+    ) -> None:
         for _ in range(seconds):
             self.clock.go_on(1)
             self.second += 1
-            self.bear(MAPPED, 1)
+            self.bear(MAPPED, mapped)
+            self.unrecorded += 1 - mapped
             if not full:
                 self.bear(LEAK, 10)
             else:
@@ -62,11 +65,12 @@ class World:
             ]
         )
         self.table.update(self.clock.now_ns, known, rows)
-        missed = dict.fromkeys(LOSS_REASONS, 0) | {"live_full": self.refused}
+        missed = dict.fromkeys(LOSS_REASONS, 0) | {self.reason: self.refused}
         recorded = sum(self.allocated.values()) - self.allocated[MAPPED]
         counters = ProcessCounters(RecordingState.RECORDING, 0, 0, missed, recorded=recorded)
         observed = self.verdicts.observed
-        observed.note(self.clock.now_ns, counters, self.table.heap_totals)
+        regions = self.unrecorded, self.allocated[MAPPED]
+        observed.note(self.clock.now_ns, counters, self.table.heap_totals, regions)
         self.table.timeline.held_ns = observed.full_since_ns
         if grows:
             self.memory_bytes = 100 * MIB + MIB * self.second
@@ -100,6 +104,45 @@ def test_a_leak_that_fills_the_table_stays_one_at_its_rate(world: World, seconds
     assert ": the table of live blocks is full" in verdict.reason
     of_process = world.verdicts.of_process(world.table, ())
     assert of_process.leak_bytes_per_s == pytest.approx(11 * SIZE, rel=0.02)
+
+
+def test_a_full_table_of_threads_is_a_full_table(world: World) -> None:
+    """Calls of some threads are not recorded: a leak seems to become slower, and frees are missed."""
+    world.reason = "thread_full"
+    world.go_on(300, full=True)
+    verdict = world.verdict(LEAK)
+    assert verdict.verdict is Verdict.LEAK
+    assert verdict.leak_bytes_per_s == pytest.approx(10 * SIZE, rel=0.02)
+    assert ": the table of threads is full" in verdict.reason
+    reason = world.verdicts.of_process(world.table, ()).reason
+    assert reason.endswith(": to see more, raise limits.threads")
+
+
+def test_a_leak_may_go_on_at_the_overflow_site(world: World) -> None:
+    """A JIT's code moves, and its new call sites are counted together: silence is no evidence."""
+    assert world.verdict(LEAK).verdict is Verdict.LEAK
+    world.reason = "site_full"
+    for _ in range(200):
+        world.clock.go_on(1)
+        world.second += 1
+        world.bear(OTHER, 10)
+        world.refused += 10
+        world.read()
+    found = world.verdict(LEAK)
+    assert found.verdict is Verdict.LEAK
+    assert found.reason.endswith("because the table of call sites is full (limits.sites)")
+    del world.born_ns[LEAK][20:]
+    world.go_on(1)
+    assert world.verdict(LEAK).verdict is not Verdict.LEAK
+
+
+def test_mappings_that_are_not_recorded_are_not_missed(world: World) -> None:
+    """The address space is in too many pieces: a leak of mappings stays one."""
+    assert world.verdict(MAPPED).verdict is Verdict.LEAK
+    world.go_on(200, mapped=0)
+    found = world.verdict(MAPPED)
+    assert found.verdict is Verdict.LEAK
+    assert found.reason.endswith("because the address space is in too many pieces")
 
 
 def test_the_process_says_what_memory_does_since_and_what_helps(world: World) -> None:
