@@ -118,7 +118,9 @@ class _Measurement:
         self._first_birth_s = self._first_births_s()
         # For bytes and blocks: how their rates fall in a longer window than this one (rises.filling).
         self._falls_per_s = np.zeros((2, self._sites))
-        # Whether old blocks die in the last window looked at.
+        # Whether the site slows down, in the last window looked at, so much that it cannot be a leak; and
+        # whether its old blocks die.
+        self.is_cache = np.zeros(self._sites, bool)
         self.dying = np.zeros(self._sites, bool)
         self._survival = None
         if histories.survivors_count is not None and histories.survivors_bytes is not None:
@@ -156,7 +158,7 @@ class _Measurement:
 
     def result(self) -> Persistence:
         overall = self._since_first_seconds()
-        persists, slows = np.zeros(self._sites, bool), np.zeros(self._sites, bool)
+        persists, slows, is_cache = (np.zeros(self._sites, bool) for _flags in range(3))
         found = _nothing_found(self._sites)
         # Most sites never retain anything and need no test.
         promising = np.flatnonzero(self._is_promising())
@@ -164,8 +166,8 @@ class _Measurement:
             part = _Measurement(chosen(self._histories, promising), self._leak_after_s)
             for index, (does_persist, look) in enumerate(part.looks()):
                 if not index:
-                    # What happens to old blocks in the longest window, whatever the site does in it.
-                    found["dies"][promising] = part.dying
+                    # In the longest window, whatever the site does in it.
+                    found["dies"][promising], is_cache[promising] = part.dying, part.is_cache
                 # The youngest blocks are in flight and still die. If few survive, the two kinds can be told
                 # apart.
                 is_of_few = look["by_survivors"] & (look["old_share"] <= _FEW_SURVIVE) & ~look["dies"]
@@ -191,6 +193,7 @@ class _Measurement:
             excursion_s=self._excursion_s,
             persists=persists,
             slows=slows,
+            is_cache=is_cache,
             collections=np.full(self._sites, np.inf if collections is None else float(collections)),
             **found,
             **overall,
@@ -235,11 +238,13 @@ class _Measurement:
             is_much = (steps >= STEPS_ENOUGH) & (of_bytes.gain >= _BYTES_ENOUGH)
             is_evident = (steps >= _STEPS_MIN) & (is_much | has_blocks)
             evident.append(is_evident & enough & is_even(rise))
+        self.is_cache = np.zeros(self._sites, bool)
         for index, curve in enumerate(values):
             before = self._falls_per_s[index]
-            self._falls_per_s[index], still_fills = filling(
+            self._falls_per_s[index], still_fills, is_cache = filling(
                 grid, curve, recorded_count / self._exposure.weight, before
             )
+            self.is_cache |= is_cache
             evident[index] &= ~still_fills
         dies, old_share = np.zeros(self._sites, bool), np.full(self._sites, np.nan)
         began_s, risen = np.maximum(start_s, self._first_birth_s), grid

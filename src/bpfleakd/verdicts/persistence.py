@@ -22,7 +22,8 @@ class Persistence(Struct, frozen=True):
     of the blocks born in its first third (NaN: unknown).
 
     `grows` and `stopped` are about the whole time after the first seconds, with `grown_bytes` over `grown_s`,
-    `steps` and `silence_s`; `slows` says whether growth slows down like a cache's. `unseen_s` is the silence
+    `steps` and `silence_s`; `slows` says whether growth slows down like a cache's, and `is_cache` whether by
+    so much that an earlier leak is none. `unseen_s` is the silence
     if it is no evidence because too little was recorded lately to show growth like that before; else 0.
     `collections` is infinite for sites that are read at every tick.
     """
@@ -50,6 +51,7 @@ class Persistence(Struct, frozen=True):
     grows: Flags
     stopped: Flags
     slows: Flags
+    is_cache: Flags
     grown_bytes: Row
     grown_s: Row
     steps: Row

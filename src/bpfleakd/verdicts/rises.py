@@ -24,6 +24,8 @@ _SLOWER = 0.5
 # cache that receives the most wanted keys first fills as a power of time: there the fall in the last half,
 # quarter or eighth is 0.8 to 0.5 of what an even fall would be.)
 _FILLING, _FILLING_T = 0.9, -4.0
+# What was found to leak must slow down by more to pass for a cache: the load of a program varies, too.
+_MUCH_LESS = 0.75
 _STILL_FILLING, _FAR = 0.5, 2.0
 # At the end of such a curve, the gain is at most this share of what is held.
 _NEARLY_FULL = 0.05
@@ -62,8 +64,9 @@ def slows_down(rise: Rise) -> Flags:
     return (rise.last_third < _SLOWER * rise.first_third) & (rise.z_rate < -NORMAL_95)
 
 
-def filling(grid: Matrix, values: Matrix, blocks: Row, falls_per_s: Row) -> tuple[Row, Flags]:
-    """How fast the rates of filling caches' curves fall, and which of the curves still fill over this grid.
+def filling(grid: Matrix, values: Matrix, blocks: Row, falls_per_s: Row) -> tuple[Row, Flags, Flags]:
+    """How fast the rates of filling caches' curves fall, which of the curves still fill over this grid, and
+    which fall so much here that they are caches' though they leaked before.
 
     `falls_per_s` is the fall of the logarithm of the rate over a longer time, 0.0 for other curves; the
     result is the least fall so far. `blocks` are the recorded blocks of the gain.
@@ -80,7 +83,7 @@ def filling(grid: Matrix, values: Matrix, blocks: Row, falls_per_s: Row) -> tupl
     # In a short time, the fall may look large by chance.
     here = fall / elapsed_s
     least = np.where(falls_per_s > 0, np.minimum(falls_per_s, here), here)
-    return np.where(is_filling, least, falls_per_s), still_fills
+    return np.where(is_filling, least, falls_per_s), still_fills, is_filling & (fall > -np.log(_MUCH_LESS))
 
 
 def _events(values: Matrix) -> Row:

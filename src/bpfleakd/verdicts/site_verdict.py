@@ -154,7 +154,7 @@ class Classification(Struct, frozen=True):
             return True
         # What fell back after most of the time may do so again: it gained nothing that stayed since.
         grows = m.persists[site] or (m.grows[site] and m.excursion_s[site] <= m.observed_s / 2)
-        return bool(grows) and not (m.dies[site] or m.slows[site] or self._replaced[site])
+        return bool(grows) and not (m.dies[site] or m.is_cache[site] or self._replaced[site])
 
     def is_hidden(self, site: int) -> bool:
         """Whether a site may go on growing unseen, under other names or unrecorded."""
