@@ -79,7 +79,8 @@ class BesidePrograms:
 
     def set_python(self, pid: int, walk: PythonWalk) -> None:
         """Set whether walks take the Python frames of a process: none if `walk` has no loops."""
-        self._maps.set_python(pid, walk)
+        # The programs release no code.
+        self._maps.set_python(pid, walk, sees_releases=True)
 
     @contextlib.contextmanager
     def attached(self, name: str, points: HeapPoints, pid: int) -> Iterator[None]:

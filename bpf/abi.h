@@ -33,6 +33,7 @@ enum function_role {
 	/* Not functions, but the probes of a sampler inside the process: sampled.h. */
 	ROLE_SAMPLED_ALLOC,
 	ROLE_SAMPLED_FREE,
+	ROLE_CODE_RELEASED,
 };
 
 /* Where an argument of a function is at its probe point: the registers that a call may overwrite. */
@@ -160,10 +161,8 @@ struct sampling_curve {
 #define PYTHON_FRAME_BYTES 128	/* the most that is read of a frame */
 #define PYTHON_COPY_WORDS 256	/* a power of 2; less than a page */
 #define PYTHON_COPY_BYTES (PYTHON_COPY_WORDS * 8)
-#define PYTHON_WORDS 32		/* room for the next two; a power of 2 */
-#define PYTHON_STATE_BYTES 256	/* what is read of a thread's state, from its frames to its thread id */
-#define PYTHON_CODE_BYTES 80	/* the head of a code object, up to its first line */
-#define KNOWN_CODES_BITS 4
+#define PYTHON_WORDS 16		/* what is read of a thread's state, or of a code object; a power of 2 */
+#define KNOWN_CODES_BITS 6
 
 enum python_instruction {
 	INSTRUCTION_BYTES,
@@ -215,6 +214,9 @@ struct python {
 	 */
 	__u16 code_checks[3];
 	__u16 code_adaptive;
+	/* Whether a probe counts each release of a code object in `code_releases`. */
+	__u64 sees_releases;
+	__u64 code_releases;
 };
 
 #define NO_SECOND_STEP 0xffff
@@ -568,8 +570,8 @@ struct python_walk {
 	__u64 frame;
 	__u64 state;
 	__u64 interpreter;
-	/* The hash of all code objects. */
-	__u64 check;
+	/* How many code objects had been released when the walk began. */
+	__u64 releases;
 	__u32 run_depth;
 	__u32 states_seen;
 	__u32 count;
@@ -616,17 +618,17 @@ struct walk_state {
 	struct python_walk python;
 };
 
-/* A code object that this walk has read, and its hash. */
+/* A code object, its hash, and the process' `code_releases` when the walk that read it began. */
 struct known_code {
 	__u64 address;
 	__u64 check;
+	__u64 releases;
 };
 
 struct walk_scratch {
 	struct walk_state walk;
 	__u64 python_copy_address;
 	__u64 python_copy[PYTHON_COPY_WORDS];
-	__u64 python_words[PYTHON_WORDS];
 	struct known_code known_codes[1 << KNOWN_CODES_BITS];
 	__u64 copy_address;
 	__u64 copy[STACK_COPY_WORDS];

@@ -123,6 +123,8 @@ static __always_inline int enter_function(struct pt_regs *ctx)
 		return release(ctx, process, slot, id, first, cookie & COOKIE_CALLS_RELEASE);
 	case ROLE_LIBRARIES_CHANGED:	/* _dl_debug_state(): where debuggers learn of dlopen and dlclose */
 		return note_library_change(process);
+	case ROLE_CODE_RELEASED:	/* the deallocator of Python's code objects */
+		return note_code_release(process);
 	default:
 		return WITHOUT_RETURN;
 	}

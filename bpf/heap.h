@@ -425,3 +425,9 @@ static __always_inline int note_library_change(struct process *process)
 	__sync_fetch_and_add(&process->library_changes, 1);
 	return WITHOUT_RETURN;
 }
+
+static __always_inline int note_code_release(struct process *process)
+{
+	__sync_fetch_and_add(&process->python.code_releases, 1);
+	return WITHOUT_RETURN;
+}

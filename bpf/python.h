@@ -15,8 +15,9 @@
  * Each call does one step (a state of the list, or a frame), so the loop of the walk bounds all of this. If something
  * cannot be read or is not a code object, this walk takes no more Python frames and continues with native ones.
  *
- * Nearly all of what it costs is reads of user memory: 55 ns each into the program's stack, 85 ns into a map, because
- * the kernel checks the destination of a copy and accepts its own stack at once (CONFIG_HARDENED_USERCOPY).
+ * Most of what it costs is reads of user memory: 55 ns each into the program's stack, 85 ns into a map, because the
+ * kernel checks the destination of a copy and accepts its own stack at once (CONFIG_HARDENED_USERCOPY). So a thread
+ * remembers the hashes of code objects until any code object of the process is released (ROLE_CODE_RELEASED).
  */
 
 /* The search for a thread's state ends after so many; the thread then has native frames only. */
@@ -41,7 +42,6 @@ static __always_inline void begin_python(struct thread *thread, volatile struct 
 	thread->scratch.python_copy_address = NO_COPY;
 	walk->python.phase = PYTHON_NATIVE;
 	walk->python.frame = 0;
-	walk->python.check = 0;
 	walk->python.rejoin_depth = 0;
 	/* 0: the walk has met no evaluation loop yet. */
 	walk->python.states_seen = 0;
@@ -84,33 +84,34 @@ static __always_inline u32 tid_of(struct python *python, u64 thread_id)
 }
 
 /*
- * Copy the head of a code object to python_words; zeroes if it cannot be read. It goes by way of the program's stack,
- * which is cheaper (above). The zeroes in the buffer are for the verifier, which would otherwise distinguish states by
- * what these words of the stack held before, and follow twice as many.
+ * Words of the process, on the program's stack, which is cheaper (above); zeroes if they cannot be read. The zeroes
+ * before that are for the verifier, which would otherwise distinguish states by what was there on the stack before.
  */
-static __always_inline void read_words(struct walk_scratch *scratch, u64 address)
-{
-	u64 words[PYTHON_CODE_BYTES / sizeof(u64)] = {};
-	u32 index;
+struct python_words {
+	u64 words[PYTHON_WORDS];
+};
 
-	read_user(words, sizeof(words), (void *)address);
-#pragma unroll
-	for (index = 0; index < PYTHON_CODE_BYTES / sizeof(u64); index++)
-		*(volatile u64 *)&scratch->python_words[index] = words[index];
+static __always_inline u64 word_at(struct python_words *read, u32 offset)
+{
+	return read->words[(offset >> 3) & (PYTHON_WORDS - 1)];
 }
 
-/* A word of the last read. */
-static __always_inline u64 python_word(struct walk_scratch *scratch, u32 offset)
+/*
+ * The thread id in a thread's state, and in *path the pointer that leads to its newest frame. One read has both, except
+ * in 3.9 and 3.10, where they are too far from each other.
+ */
+static __always_inline u64 read_state(struct python *python, u64 state, u64 *path)
 {
-	return *(volatile u64 *)&scratch->python_words[(offset >> 3) & (PYTHON_WORDS - 1)];
-}
+	u32 offset = python->thread_id - python->frame_path;
+	struct python_words read = {};
 
-/* The thread id in a thread's state, and in *path the pointer that leads to its newest frame. One read has both. */
-static __always_inline u64 read_state(struct walk_scratch *scratch, struct python *python, u64 state, u64 *path)
-{
-	read_user(scratch->python_words, PYTHON_STATE_BYTES, (void *)(state + python->frame_path));
-	*path = python_word(scratch, 0);
-	return python_word(scratch, python->thread_id - python->frame_path);
+	read_user(&read, sizeof(read), (void *)(state + python->frame_path));
+	*path = read.words[0];
+	if (offset >= sizeof(read)) {
+		read_user(&read, sizeof(u64), (void *)(state + python->thread_id));
+		offset = 0;
+	}
+	return word_at(&read, offset);
 }
 
 /*
@@ -126,16 +127,6 @@ static __always_inline void enter_frames(struct walk_scratch *scratch, struct py
 	walk->python.frame = frame;
 	walk->python.run_depth = 0;
 	walk->python.phase = frame ? PYTHON_RUN : PYTHON_GIVEN_UP;
-}
-
-/* Forget the code objects of the previous walk. No code object has the address NO_COPY. */
-static __always_inline void forget_codes(struct walk_scratch *scratch)
-{
-	u32 index;
-
-#pragma unroll
-	for (index = 0; index < 1 << KNOWN_CODES_BITS; index++)
-		scratch->known_codes[index].address = NO_COPY;
 }
 
 /* Forget the thread's state, and return the first state of an interpreter, 0 if there is none. */
@@ -162,7 +153,6 @@ static __always_inline void enter_loop(struct thread *thread, struct python *pyt
 		return;
 	}
 	walk->python.states_seen = 1;
-	forget_codes(&thread->scratch);
 	newest = read_python_word(python->runtime + python->interpreters_head);
 	if (!state || newest != thread->python_interpreter)
 		state = begin_search(thread, python, newest);
@@ -183,11 +173,22 @@ static __always_inline void note_state(struct thread *thread, struct python *pyt
 	thread->python_interpreter = is_only ? interpreter : 0;
 }
 
+/*
+ * The number of code objects that were released so far. Code objects read since then are still valid. A walk that
+ * cannot rely on the count gets a number of its own.
+ */
+static __always_inline u64 releases_now(struct python *python, bool is_only)
+{
+	if (python->sees_releases && is_only)
+		return *(volatile u64 *)&python->code_releases;
+	return __sync_fetch_and_add(&python->code_releases, 1);
+}
+
 /* Look at one state: the remembered one first, then those of the list. */
 static __always_inline void search_state(struct thread *thread, struct python *python,
 					 volatile struct walk_state *walk)
 {
-	u64 state = walk->python.state, thread_id, path = 0;
+	u64 state = walk->python.state, thread_id, path;
 	bool is_known;
 
 	if (walk->python.states_seen++ > PYTHON_STATES_MAX || !walk->python.interpreter) {
@@ -202,12 +203,13 @@ static __always_inline void search_state(struct thread *thread, struct python *p
 		return;
 	}
 	is_known = state == thread->python_state;
-	thread_id = read_state(&thread->scratch, python, state, &path);
+	thread_id = read_state(python, state, &path);
 	if (is_known && thread_id != thread->python_thread_id) {
 		walk->python.state = begin_search(thread, python, walk->python.interpreter);
 		return;
 	}
 	if (is_known || (thread_id && tid_of(python, thread_id) == python_tid(python))) {
+		walk->python.releases = releases_now(python, is_known);
 		if (is_known)
 			/* It is the thread's only state: none is searched after it. */
 			walk->python.interpreter = 0;
@@ -244,7 +246,7 @@ static __always_inline u64 frame_word(struct walk_scratch *scratch, u64 frame, u
 {
 	u64 distance = frame + offset - scratch->python_copy_address;
 
-	return scratch->python_copy[forget(scratch, distance >> 3) & (PYTHON_COPY_WORDS - 1)];
+	return *(volatile u64 *)&scratch->python_copy[(distance >> 3) & (PYTHON_COPY_WORDS - 1)];
 }
 
 static __always_inline u32 frame_byte(struct walk_scratch *scratch, u64 frame, u32 offset)
@@ -278,40 +280,48 @@ static __always_inline int end_run(volatile struct walk_state *walk, u32 phase)
 	return NATIVE_REPLACED;
 }
 
-/* Read a code object and keep its hash: 0 if there is none at the address. */
-static __always_inline void read_code(struct walk_scratch *scratch, struct python *python,
-				      volatile struct known_code *known, u64 code)
+/*
+ * Read a code object, and return its hash: 0 if there is none at the address. One without references is not remembered:
+ * it is being released at this moment, which was counted already.
+ */
+static __always_inline u64 read_code(struct python *python, volatile struct walk_state *walk,
+				     volatile struct known_code *known, u64 code)
 {
+	struct python_words read = {};
 	u64 check;
 
-	read_words(scratch, code);
-	check = python_word(scratch, python->code_checks[0]) ^ python_word(scratch, python->code_checks[1]) << 16;
-	check = hash_frame(python_word(scratch, python->code_checks[2]), check);
-	known->address = code;
-	known->check = python_word(scratch, 8) == python->code_type ? check : 0;
+	read_user(&read, sizeof(read), (void *)code);
+	check = word_at(&read, python->code_checks[0]) ^ word_at(&read, python->code_checks[1]) << 16;
+	check = hash_frame(word_at(&read, python->code_checks[2]), check);
+	if (read.words[1] != python->code_type)
+		check = 0;
+	known->address = check && (u32)read.words[0] ? code : NO_COPY;
+	known->releases = walk->python.releases;
+	known->check = check;
+	return check;
 }
 
 /*
- * The hash of a code object, 0 if there is none at the address. A walk reads each code object once: while it lasts, the
- * thread does not run, and each of its frames keeps its code object alive. Between two walks, an object may have been
- * freed and another have taken its address, so the next walk reads it again.
+ * The hash of a code object, 0 if there is none at the address. It is read again only after a release of any code
+ * object: until then, no other can have taken its address.
  */
-static __always_inline u64 check_of(struct walk_scratch *scratch, struct python *python, u64 code)
+static __always_inline u64 check_of(struct walk_scratch *scratch, struct python *python,
+				    volatile struct walk_state *walk, u64 code)
 {
 	u64 place = (code * 0x9e3779b97f4a7c15ULL) >> (64 - KNOWN_CODES_BITS);
 	volatile struct known_code *known = &scratch->known_codes[place & ((1 << KNOWN_CODES_BITS) - 1)];
 
-	if (known->address != code)
-		read_code(scratch, python, known, code);
-	return known->check;
+	if (known->address == code && known->releases == walk->python.releases)
+		return known->check;
+	return read_code(python, walk, known, code);
 }
 
-/* Fold the hash of a frame's code object into the hashes of the stack. */
+/* Fold the hash of a frame's code object into the hashes of the stack. Its word is pushed next, and mixes them. */
 static __always_inline void note_check(struct thread *thread, volatile struct walk_state *walk, u64 check)
 {
 	u32 count = walk->python.count, segment = count / PYTHON_SEGMENT_FRAMES, *sum;
 
-	walk->python.check = hash_frame(walk->python.check, check);
+	walk->hash ^= check;
 	if (segment >= PYTHON_SEGMENTS)
 		segment = PYTHON_SEGMENTS - 1;
 	sum = &thread->stack.checks[forget(&thread->scratch, segment) & (PYTHON_SEGMENTS - 1)];
@@ -335,10 +345,9 @@ static __always_inline int take_python_frame(struct thread *thread, struct pytho
 
 	/* Since 3.14, the low bits are tags. */
 	code = frame_word(scratch, frame, python->frame_code) & ~7ULL;
-	check = check_of(scratch, python, code);
+	check = check_of(scratch, python, walk, code);
 	if (!check)
 		return end_run(walk, PYTHON_GIVEN_UP);
-	note_check(thread, walk, check);
 	*word = PYTHON_FRAME | (code >> 4) << PYTHON_CODE_SHIFT |
 		unit_of(scratch, python, frame, code) << PYTHON_CHECK_BITS | check >> (64 - PYTHON_CHECK_BITS);
 
@@ -346,6 +355,7 @@ static __always_inline int take_python_frame(struct thread *thread, struct pytho
 		walk->depth = walk->python.rejoin_depth;
 		walk->hash = walk->python.rejoin_hash;
 	}
+	note_check(thread, walk, check);
 	if (python->entry_kind == ENTRY_EACH ||
 	    (python->entry_kind == ENTRY_FLAG && frame_byte(scratch, frame, python->frame_entry)))
 		walk->python.phase = PYTHON_RUN_ENDS;

@@ -376,8 +376,6 @@ static __always_inline u64 end_walk(struct process *process, struct thread *thre
 	volatile struct walk_state *walk = &thread->scratch.walk;
 
 	thread->stack.depth = walk->depth;
-	if (walk->python.count)
-		walk->hash = hash_frame(walk->hash, walk->python.check);
 	thread->stack.end = walk->end == WALK_GOES_ON ? END_DEPTH : walk->end;
 	if (process->numbered_end)
 		number_frames(process, thread);

@@ -49,6 +49,22 @@ def test_frames_are_the_programs_own(daemon, run, interpreter: str) -> None:
     assert result.incomplete == BLOCKS - result.equal
 
 
+def test_code_at_the_address_of_released_code(daemon, run) -> None:
+    """The walker remembers code objects, until one is released: a block has the later function's name."""
+    tracer = daemon()
+    for interpreter in INTERPRETERS:
+        program = run(interpreter, PROGRAMS / "reused.py")
+        tracer.attach_with_tables(program.pid)
+        program.allocate()
+        assert compared(tracer, program).equal == 20
+        program.allocate()
+        # Not a block: a size of 0.
+        is_reused = program.ledger.pop(1)
+        assert is_reused, f"{interpreter}: no later code object was at the same address"
+        result = compared(tracer, program)
+        assert (result.wrong, result.missing, result.equal) == ([], 0, 21)
+
+
 @pytest.mark.parametrize("walker", ["may_goto", "tail_calls"])
 def test_both_walkers_pass_python_frames(daemon, run, walker: str) -> None:
     """The older one in several programs."""

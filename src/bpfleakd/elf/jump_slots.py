@@ -14,7 +14,7 @@ from bpfleakd.elf.image import ElfImage
 from bpfleakd.errors import BadElf
 
 _R_X86_64_GLOB_DAT, _R_X86_64_JUMP_SLOT = 6, 7
-_RELOCATION = np.dtype([("slot", "<u8"), ("type", "<u4"), ("symbol", "<u4"), ("addend", "<i8")])
+RELOCATION = np.dtype([("slot", "<u8"), ("type", "<u4"), ("symbol", "<u4"), ("addend", "<i8")])
 _SYMBOL_BYTES = 24
 
 _ENDBR64, _BND = b"\xf3\x0f\x1e\xfa", b"\xf2"
@@ -61,7 +61,7 @@ class JumpSlots:
                 continue
             data = section.data
             rows = np.frombuffer(
-                data[: len(data) // _RELOCATION.itemsize * _RELOCATION.itemsize], _RELOCATION
+                data[: len(data) // RELOCATION.itemsize * RELOCATION.itemsize], RELOCATION
             )
             rows = rows[np.isin(rows["type"], (_R_X86_64_GLOB_DAT, _R_X86_64_JUMP_SLOT))]
             numbers.update(zip(rows["slot"].tolist(), rows["symbol"].tolist(), strict=True))

@@ -84,6 +84,7 @@ FUNCTION_ROLES = (
     FunctionRole.STRDUP,
     FunctionRole.SAMPLED_ALLOC,
     FunctionRole.SAMPLED_FREE,
+    FunctionRole.CODE_RELEASED,
 )
 ARGUMENT_REGISTERS = ("rdi", "rsi", "rdx", "rcx", "r8", "r9", "rax", "r10", "r11")
 STACK_ENDS = (
@@ -129,6 +130,8 @@ PYTHON = np.dtype(
         ("frame_entry", "u2"),
         ("code_checks", "u2", (3,)),
         ("code_adaptive", "u2"),
+        ("sees_releases", "u8"),
+        ("code_releases", "u8"),
     ]
 )
 CALL_COUNTER = np.dtype(
@@ -313,6 +316,7 @@ _ROLE_ARGUMENTS = {
     FunctionRole.STRDUP: (),
     FunctionRole.SAMPLED_ALLOC: (),
     FunctionRole.SAMPLED_FREE: (),
+    FunctionRole.CODE_RELEASED: (),
 }
 
 

@@ -211,9 +211,12 @@ class Maps:
             self._operands = OperandTable(entries, lambda at, new: bpf.map_update(fd, bpf.u32(at), new))
         return self._operands.number(pid, packed)
 
-    def set_python(self, pid: int, walk: PythonWalk) -> None:
-        """Start recording the Python frames of a process. Raises ValueError if the walker cannot."""
-        self._slots.set_python(pid, python_row(walk))
+    def set_python(self, pid: int, walk: PythonWalk, *, sees_releases: bool) -> None:
+        """Start recording the Python frames of a process. Raises ValueError if the walker cannot.
+
+        `sees_releases`: a probe of the role CODE_RELEASED sees every release of a code object.
+        """
+        self._slots.set_python(pid, python_row(walk, sees_releases=sees_releases))
 
     def slot_of(self, pid: int) -> int:
         """The place of a process in the maps. Raises KeyError if it was not added."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import time
 from collections.abc import Collection
 
 import numpy as np
@@ -110,6 +111,8 @@ class ProcessSlots:
         self._rows[slot] = np.zeros((), abi.PROCESS)
         # Sites have not yet listed changes of any reading: 0.
         self._rows["reading"][slot] = 1
+        # Larger than in an earlier recording, of which threads may remember code objects.
+        self._rows["python"]["code_releases"][slot] = time.monotonic_ns()
         self._rows["space_quota"][slot] = self._space_quota
         self._slots[pid] = slot
         self._rows["tgid"][slot] = pid
@@ -217,7 +220,7 @@ class ProcessSlots:
         # The programs read the other fields only if there is a loop.
         row["loop_count"] = 0
         for name in abi.PYTHON.names or ():
-            if name != "loop_count":
+            if name not in ("loop_count", "code_releases"):
                 row[name] = python[name]
         row["loop_count"] = python["loop_count"]
 

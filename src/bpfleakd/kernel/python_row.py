@@ -9,14 +9,15 @@ from bpfleakd.model.code.python_walk import PythonWalk
 
 _OFFSET = np.dtype("u2")
 _OFFSET_MAX = abi.NO_SECOND_STEP - 1
-_OF_LOOPS = {"loops", "loop_count"}
+# `code_releases` is written by programs.
+_OTHERS = {"loops", "loop_count", "sees_releases", "code_releases"}
 
 
-def python_row(walk: PythonWalk) -> np.void:
+def python_row(walk: PythonWalk, *, sees_releases: bool) -> np.void:
     """A row of type abi.PYTHON; None becomes NO_SECOND_STEP. Raises ValueError if an offset does not fit."""
     row: np.void = np.zeros(1, abi.PYTHON)[0]
     for name in abi.PYTHON.names or ():
-        if name in _OF_LOOPS:
+        if name in _OTHERS:
             continue
         value = walk.fields[name]
         if value is None:
@@ -30,4 +31,5 @@ def python_row(walk: PythonWalk) -> np.void:
     loops = np.array(list(walk.loops)[: abi.PYTHON_LOOPS], abi.PYTHON_LOOP)
     row["loops"][: len(loops)] = loops
     row["loop_count"] = len(loops)
+    row["sees_releases"] = sees_releases
     return row

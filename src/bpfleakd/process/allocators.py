@@ -235,12 +235,16 @@ ALLOCATORS = (
 _LIBRARIES_CHANGED = AllocatorFunction("_dl_debug_state", FunctionRole.LIBRARIES_CHANGED)
 _DYNAMIC_LOADER = Allocator("ld.so", (_LIBRARIES_CHANGED.name,), (_LIBRARIES_CHANGED,))
 
+# Where CPython releases a code object: a pointer in its type leads there.
+_CODE_RELEASED = AllocatorFunction("PyCode_Type.tp_dealloc", FunctionRole.CODE_RELEASED)
+_CPYTHON = Allocator("cpython", ("_PyEval_EvalFrameDefault",), (_CODE_RELEASED,))
+
 # A C library that is its own dynamic loader defines both; glibc's loader has a malloc for internal use only.
 _C_LIBRARY_SIGN = "__libc_start_main"
 
 # Every function that may be probed. A name has one role in all allocators.
 FUNCTIONS: tuple[AllocatorFunction, ...] = tuple(
-    {row.name: row for allocator in (*ALLOCATORS, _DYNAMIC_LOADER) for row in allocator.functions}.values()
+    {row.name: row for one in (*ALLOCATORS, _DYNAMIC_LOADER, _CPYTHON) for row in one.functions}.values()
 )
 
 # The other functions that `identify` needs.
@@ -249,8 +253,8 @@ SIGNS: frozenset[str] = frozenset(
     - {function.name for function in FUNCTIONS}
 )
 
-# A file that defines none of these contains neither an allocator nor a dynamic loader.
-TELLING_NAMES: frozenset[str] = frozenset(
+# A file that defines none of these contains neither an allocator nor a dynamic loader nor CPython.
+TELLING_NAMES: frozenset[str] = frozenset(_CPYTHON.signs).union(
     row.name
     for allocator in (*ALLOCATORS, _DYNAMIC_LOADER)
     for row in allocator.functions
@@ -266,6 +270,7 @@ def identify(defined: Mapping[str, int]) -> tuple[tuple[Allocator, AllocatorFunc
     loader = [(_DYNAMIC_LOADER, _LIBRARIES_CHANGED)] if _LIBRARIES_CHANGED.name in defined else []
     if loader and _C_LIBRARY_SIGN not in defined:
         return tuple(loader)
+    python = [(_CPYTHON, _CODE_RELEASED)] if _CODE_RELEASED.name in defined else []
     present = [allocator for allocator in ALLOCATORS if _is_in(allocator, defined)]
     owner = next((allocator for allocator in present if _has_c_names(allocator, defined)), None)
     found = [
@@ -274,7 +279,7 @@ def identify(defined: Mapping[str, int]) -> tuple[tuple[Allocator, AllocatorFunc
         for function in allocator.functions
         if function.name in defined and (allocator is owner or function.name not in _SHARED_NAMES)
     ]
-    return (*found, *loader)
+    return (*found, *loader, *python)
 
 
 def _is_in(allocator: Allocator, defined: Collection[str]) -> bool:

@@ -168,9 +168,10 @@ class CounterCollector:
         traced.symbolizer.update_mappings(code.mappings)
         traced.note_code(self._maps)
         traced.follow_go(go, self._clock_ns)
-        traced.follow_runtimes(self._maps, code.mappings, self._clock_ns())
         self._unwinding.follow(code, wait_s=0.0)
         traced.attachment = self._attacher.follow(traced.attachment, code, _LIBRARIES_WAIT_S)
+        # After its probes, on which the walker of Python frames relies.
+        traced.follow_runtimes(self._maps, code.mappings, self._clock_ns())
         level = log.info if traced.libraries_log.take(self._clock_ns()) else log.debug
         level("process.libraries-changed", pid=traced.pid, mappings=len(code.mappings))
         if code.unanswered:

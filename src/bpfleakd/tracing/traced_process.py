@@ -347,7 +347,9 @@ class TracedProcess:
             self.symbolizer.use_frames(self.runtimes.frames)
             self.symbolizer.use_managed(self.runtimes.code)
             if self.runtimes.frames is not None:
-                maps.set_python(self.pid, self.runtimes.frames.walk)
+                walk = self.runtimes.frames.walk
+                sees_releases = self.attachment.sees_call(walk.code_release)
+                maps.set_python(self.pid, walk, sees_releases=sees_releases)
         self.runtimes.refresh_code(now_ns)
         self.runtimes.refresh(now_ns)
 

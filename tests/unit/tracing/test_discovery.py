@@ -78,14 +78,14 @@ def names(found: Sequence[ProbedFile]) -> dict[str, set[str]]:
     return {Path(f.functions[0].module).name: {function.function for function in f.functions} for f in found}
 
 
-def test_this_process_has_a_c_library_and_a_loader(searches: list[str]) -> None:
-    """All its files are checked, and only the two with functions to probe are searched."""
+def test_this_process_has_a_c_library_a_loader_and_an_interpreter(searches: list[str]) -> None:
+    """All its files are checked, and only those with functions to probe are searched."""
     files = Discovery(helpers()).files(open_code(PID, read_mappings(PID)))
 
     allocators = [file for file in files if file.has_allocator]
     assert {"malloc", "free", "realloc"} <= {f.function for file in allocators for f in file.functions}
     roles = {function.role for file in files for function in file.functions}
-    assert FunctionRole.LIBRARIES_CHANGED in roles
+    assert {FunctionRole.LIBRARIES_CHANGED, FunctionRole.CODE_RELEASED} <= roles
     assert len(searches) == len(files)
 
 

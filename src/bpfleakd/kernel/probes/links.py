@@ -21,11 +21,11 @@ from bpfleakd.kernel import bpf
 from bpfleakd.kernel.abi import COOKIE_SLOT_SHARED, cookie_of
 from bpfleakd.kernel.probes.shared import FileKey, SharedKind, SharedPoint, SharedProbes
 from bpfleakd.kernel.programs import AttachMethod, Covered, Program, programs_of
-from bpfleakd.model.code.probe import FunctionRole
+from bpfleakd.model.code.probe import NOTICES, FunctionRole
 
 log = structlog.get_logger()
 
-_WITHOUT_RETURN = (FunctionRole.RELEASE, FunctionRole.LIBRARIES_CHANGED)
+_WITHOUT_RETURN = (FunctionRole.RELEASE, *NOTICES)
 
 
 def close_all(descriptors: Sequence[int]) -> None:

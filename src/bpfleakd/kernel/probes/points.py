@@ -28,6 +28,7 @@ from bpfleakd.elf.image import EM_X86_64, ElfImage
 from bpfleakd.elf.jump_slots import JumpSlots
 from bpfleakd.elf.symbols import SymbolTable
 from bpfleakd.kernel.probes.announced import PROVIDER, announced_probes
+from bpfleakd.kernel.probes.pointed import pointed_functions
 from bpfleakd.kernel.probes.prologue import (
     argument_registers,
     choose_probe_point,
@@ -200,7 +201,7 @@ class _Search:
             name: vaddr
             for name, vaddr in symbols.addresses_of(self._functions).items()
             if image.file_offset_of(vaddr) is not None
-        }
+        } | pointed_functions(image, self._functions)
         self._names_at: dict[int, list[str]] = {}
         for name, vaddr in self._entries.items():
             self._names_at.setdefault(vaddr, []).append(name)

@@ -24,6 +24,11 @@ class FunctionRole(StrEnum):
     SAMPLED_ALLOC = "sampled-alloc"
     """Not a function but the probe of a sampler inside the process, like the next one."""
     SAMPLED_FREE = "sampled-free"
+    CODE_RELEASED = "code-released"
+
+
+NOTICES = (FunctionRole.LIBRARIES_CHANGED, FunctionRole.CODE_RELEASED)
+"""The roles of functions that have to do with no block: only that they were called matters."""
 
 
 class ProbedFunction(Struct, frozen=True):

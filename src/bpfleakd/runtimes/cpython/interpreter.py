@@ -35,7 +35,7 @@ _NAMED = re.compile(r"python[^/]*$", re.IGNORECASE)
 # sys.implementation.cache_tag (Python/sysmodule.c).
 _CACHE_TAG = re.compile(rb"\0cpython-3(\d{1,2})\0")
 
-_TYPE_MEMBERS = 240  # PyTypeObject.tp_members
+_TYPE_DEALLOC, _TYPE_MEMBERS = 48, 240  # PyTypeObject.tp_dealloc and tp_members
 _MEMBER_BYTES, _MEMBER_OFFSET = 40, 16  # PyMemberDef
 _MEMBERS_MAX = 64
 _NAME_MAX_BYTES = 64
@@ -53,6 +53,7 @@ class Interpreter(Struct, frozen=True):
 
     `loop` are the ranges of the evaluation loop, `text` that of the file's code. `thread_id_at` is the offset
     of the tid in the structure that a thread state's thread id points to; None: the thread id is the tid.
+    `code_release` is the file offset of the function that releases code objects.
     """
 
     layout: CPythonLayout
@@ -61,6 +62,7 @@ class Interpreter(Struct, frozen=True):
     loop: tuple[tuple[int, int], ...]
     text: tuple[int, int]
     thread_id_at: int | None
+    code_release: int
 
     @property
     def version(self) -> str:
@@ -119,6 +121,7 @@ def _interpreter(
         types = ObjectTypes(*(symbols[name].vaddr + bias for name in _TYPES))
         _check_code_type(memory, types.code, layout)
         thread_id_at = _check_threads(memory, runtime, layout, tids())
+        release = memory.word(types.code + _TYPE_DEALLOC)
     except (OSError, ValueError) as error:
         raise UntrustedInterpreter(f"the interpreter's memory is not as expected: {error}") from error
     return Interpreter(
@@ -128,6 +131,7 @@ def _interpreter(
         loop=tuple((start + bias, end + bias) for start, end in code_ranges(image)),
         text=(mapping.start, mapping.end),
         thread_id_at=thread_id_at,
+        code_release=release - mapping.start + mapping.offset,
     )
 
 

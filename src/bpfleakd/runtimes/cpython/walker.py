@@ -11,8 +11,6 @@ from bpfleakd.runtimes.cpython.layout import CPythonLayout, EntryKind
 # struct python of bpf/abi.h has 16 bits for an offset, and the walker reads this much of a frame at most.
 _OFFSET_MAX = 0xFFFE
 _FRAME_BYTES_MAX = 128
-# The walker reads this much of a thread's state at once, from the first word that it uses.
-_STATE_BYTES_MAX = 256
 # Names that the layout and the walker share.
 _OF_LAYOUT = (
     "instruction_kind",
@@ -39,9 +37,8 @@ def python_walk(interpreter: Interpreter, namespace: os.stat_result | None) -> P
     layout = interpreter.layout
     frame_bytes = _frame_bytes(layout)
     offsets = (layout.interpreters_head, layout.interpreter_next, layout.threads_head, layout.thread_id)
-    in_state = layout.thread_id - layout.frame_path[0]
-    is_readable = 0 <= in_state <= _STATE_BYTES_MAX - 8 and frame_bytes <= _FRAME_BYTES_MAX
-    if max(offsets) > _OFFSET_MAX or not is_readable:
+    is_ordered = layout.frame_path[0] <= layout.thread_id
+    if max(offsets) > _OFFSET_MAX or frame_bytes > _FRAME_BYTES_MAX or not is_ordered:
         raise ValueError("its structures are larger than the stack walker can read")
     return PythonWalk(
         loops=interpreter.loop,
@@ -58,6 +55,7 @@ def python_walk(interpreter: Interpreter, namespace: os.stat_result | None) -> P
             "frame_path_second": layout.frame_path[1] if len(layout.frame_path) > 1 else None,
             "frame_bytes": frame_bytes,
         },
+        code_release=interpreter.code_release,
     )
 
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 from bpfleakd import errors
 from bpfleakd.kernel.pins import ProcessPins
 from bpfleakd.model.code.mapping import Mapping
-from bpfleakd.model.code.probe import FunctionRole, ProbedFunction
+from bpfleakd.model.code.probe import NOTICES, FunctionRole, ProbedFunction
 from bpfleakd.process.breakpoints import missing_breakpoints
 from bpfleakd.process.files.mapped_files import FileKey
 from bpfleakd.process.mappings import read_mappings
@@ -20,13 +20,15 @@ from bpfleakd.tracing.attaching.probed_file import ProbedFile
 from bpfleakd.tracing.checkpoint import read_checkpoint, write_checkpoint
 
 _RECORD = "attachment"
+# A probe is at the entry of a function, or as near behind it.
+_PROLOGUE_BYTES = 64
 
 
 class LinkedFile(Struct, frozen=True):
     """A file with probes in it, the number in its links' pins, and the number of `links`.
 
     `ranges` are the allocator's functions, as file offsets. `unprobed` are functions without a probe because
-    a sampler inside announces their blocks.
+    a sampler inside announces their blocks. `notices` are probed functions that are no allocator's.
     """
 
     id: FileKey
@@ -35,6 +37,7 @@ class LinkedFile(Struct, frozen=True):
     ranges: tuple[tuple[int, int], ...] = ()
     unprobed: tuple[ProbedFunction, ...] = ()
     links: int = 0
+    notices: tuple[ProbedFunction, ...] = ()
 
     @property
     def module(self) -> str | None:
@@ -65,6 +68,15 @@ class Attachment(Struct, frozen=True):
         return tuple(function for file in self.files for function in (*file.probes, *file.unprobed))
 
     @property
+    def notices(self) -> tuple[ProbedFunction, ...]:
+        """Probed functions that are no allocator's, such as the dynamic loader's."""
+        return tuple(probe for file in self.files for probe in file.notices)
+
+    def sees_call(self, offset: int) -> bool:
+        """Whether a probe sees the calls of the function of NOTICES at a file offset."""
+        return any(0 <= probe.offset - offset < _PROLOGUE_BYTES for probe in self.notices)
+
+    @property
     def is_inside(self) -> bool:
         """Whether a sampler inside the process announces its blocks."""
         return any(probe.role is FunctionRole.SAMPLED_ALLOC for probe in self.probes)
@@ -79,8 +91,8 @@ class AttachmentCheckpoint(Struct, frozen=True):
 
 
 def linked_file(file: ProbedFile, number: int, links: Sequence[int]) -> LinkedFile:
-    """The data to store on a file: the allocator's functions, without the dynamic loader's."""
-    functions = tuple(f for f in file.functions if f.role is not FunctionRole.LIBRARIES_CHANGED)
+    """The data to store on a file."""
+    functions = tuple(f for f in file.functions if f.role not in NOTICES)
     probed = {point.offset for point in file.points}
     return LinkedFile(
         file.id,
@@ -89,6 +101,7 @@ def linked_file(file: ProbedFile, number: int, links: Sequence[int]) -> LinkedFi
         file.ranges if file.has_allocator else (),
         tuple(f for f in functions if f.offset not in probed),
         len(links),
+        tuple(f for f in file.functions if f.role in NOTICES),
     )
 
 
@@ -120,6 +133,6 @@ def refuse_without_breakpoints(attachment: Attachment) -> None:
         mappings = read_mappings(pid)
     except errors.BpfleakdError:
         return  # it has just ended
-    missing = missing_breakpoints(pid, attachment.probes, mappings)
+    missing = missing_breakpoints(pid, (*attachment.probes, *attachment.notices), mappings)
     if missing:
         raise ValueError(f"{len(missing)} breakpoints are gone, such as that of {missing[0].function}")

@@ -2,8 +2,8 @@
 
 A process with a sampler inside (docs/inside.md), which announces blocks, costs almost nothing and gives the
 same figures as sampling from outside. So bpfleakd uses the sampler whenever not every block is wanted, in
-place of the allocators' functions, which then get no probes. The dynamic loader is still probed, to notice
-new libraries.
+place of the allocators' functions, which then get no probes. Functions of NOTICES are still probed: of the
+dynamic loader, to notice new libraries, and of Python.
 
 The malloc that a program exports takes precedence over any preloaded library, and C++ code bypasses the
 library if an allocator has its own C++ operators (jemalloc, tcmalloc, mimalloc): the sampler of such a
@@ -21,7 +21,7 @@ from bpfleakd import errors
 from bpfleakd.kernel.probes.announced import PROVIDER
 from bpfleakd.kernel.probes.links import ProbePoint
 from bpfleakd.kernel.probes.points import FunctionProbe
-from bpfleakd.model.code.probe import FunctionRole, ProbedFunction
+from bpfleakd.model.code.probe import NOTICES, FunctionRole, ProbedFunction
 from bpfleakd.model.process import TracingMode
 from bpfleakd.process.allocators import OPERATORS_NEW, identify
 from bpfleakd.process.files.mapped_files import FileKey, OpenedFile
@@ -100,8 +100,8 @@ class ProbedFile(Struct, frozen=True):
 
     @property
     def has_allocator(self) -> bool:
-        """Whether it has more than the dynamic loader's notifications."""
-        return any(function.role is not FunctionRole.LIBRARIES_CHANGED for function in self.functions)
+        """Whether it has more than functions of NOTICES."""
+        return any(function.role not in NOTICES for function in self.functions)
 
 
 def probed_file(mapped: CodeFile, probes: Sequence[FunctionProbe], *, beside_cxx: bool) -> ProbedFile:
@@ -203,6 +203,6 @@ def part_of(file: ProbedFile, *, is_inside: bool) -> ProbedFile | None:
     if not is_inside:
         part = replace(file, sampled=())
         return part if part.points else None
-    news = tuple(point for point in file.points if point.role is FunctionRole.LIBRARIES_CHANGED)
+    news = tuple(point for point in file.points if point.role in NOTICES)
     part = replace(file, points=news, sampled=file.sampled if file.has_sampler else ())
     return part if part.points or part.sampled or part.has_allocator else None

@@ -195,13 +195,15 @@ def test_a_free_threaded_build_is_told() -> None:
 
 def test_the_walker_is_told_all_of_it(interpreter: Interpreter) -> None:
     """Also that there is a loop."""
-    row = python_row(python_walk(interpreter, None))
+    row = python_row(python_walk(interpreter, None), sees_releases=True)
+    assert row["sees_releases"]
     assert row["loop_count"] == len(interpreter.loop)
     assert row["loops"][0].item() == interpreter.loop[0]
     assert row["code_type"] == interpreter.types.code
     assert row["namespace_inode"] == 0
     assert row["frame_bytes"] <= abi.PYTHON_FRAME_BYTES
-    other = python_row(python_walk(interpreter, os.stat("/proc/self/ns/pid")))
+    other = python_row(python_walk(interpreter, os.stat("/proc/self/ns/pid")), sees_releases=False)
+    assert not other["sees_releases"]
     assert other["namespace_inode"] == os.stat("/proc/self/ns/pid").st_ino
 
 
