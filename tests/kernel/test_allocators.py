@@ -386,6 +386,28 @@ def test_allocators_that_come_later_are_followed(tracer, run):
     assert changed_text(program.pid) == []
 
 
+def test_a_file_whose_status_changes_is_probed_once(tracer, run, tmp_path):
+    """A backup makes a hard link to the library, which changes its ctime; then a plugin is loaded."""
+    copy = tmp_path / "libjemalloc.so"
+    shutil.copy(library("libjemalloc.so.2"), copy)
+    program = run(allocator_program("several"), "malloc", allocator_program("own.so"), preload=copy)
+    tracer.attach(program.pid)
+    probes = [probe for probe in probes_of(tracer, program.pid) if probe["module"].endswith(copy.name)]
+
+    os.link(copy, tmp_path / "backup")
+    program.step(1)
+    wait_until(lambda: "other" in {name for name, _file in allocators_of(tracer, program.pid)})
+
+    ledger = program.step(2)
+    report = tracer.top_after_tick(program.pid)
+    expect_no_losses(report)
+    actual = by_function(heap_of(report))
+    assert actual["take_malloc"] == ledger["sites"]["take_malloc"]
+    assert [
+        probe for probe in probes_of(tracer, program.pid) if probe["module"].endswith(copy.name)
+    ] == probes
+
+
 def _in_a_root_of_its_own(directory: Path, program: Path) -> list[str]:
     """A command that runs `program` in a new mount namespace and root directory, on a new tmpfs."""
     need_tool("unshare")

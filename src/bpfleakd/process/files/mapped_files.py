@@ -60,6 +60,11 @@ class FileKey(NamedTuple):
         """Whether results about the file are valid for every process."""
         return not self.owner
 
+    @property
+    def inode_key(self) -> tuple[int, int]:
+        """Device and inode: the file, whatever its state. The kernel keeps probes by it."""
+        return self.device, self.inode
+
     def of_process(self, owner: str) -> FileKey:
         """The same file, for that process alone."""
         return self._replace(owner=owner)

@@ -218,7 +218,7 @@ class Attacher:
             refuse_unlinked(attachment.files, opened)
         for file in attachment.files:
             if links := opened.get(file.number):
-                self._linker.adopt(file.id[:2], attachment.process.id.pid, links)
+                self._linker.adopt(file.id.inode_key, attachment.process.id.pid, links)
         if is_alive:
             refuse_without_breakpoints(attachment)
 
@@ -245,9 +245,10 @@ class Attacher:
         NotYet if reading the libraries takes longer than `wait_s`.
         """
         pid = attachment.process.id.pid
-        known = {file.id for file in attachment.files}
+        # A new link, owner or mode of a file changes its identity, but its probes are still there.
+        probed = {file.id.inode_key for file in attachment.files}
         try:
-            files = self._discovery.files(code, passed_over=known, wait_s=wait_s)
+            files = self._discovery.files(code, passed_over=probed, wait_s=wait_s)
         except errors.NotYet:
             raise
         except errors.BpfleakdError as error:
@@ -328,10 +329,10 @@ class Attacher:
                 )
                 for probe in file.sampled
             ]
-            links += self._linker.link_sampled(file.path, points, pid, slot, file.id[:2])
+            links += self._linker.link_sampled(file.path, points, pid, slot, file.id.inode_key)
         if file.points:
             try:
-                links += self._linker.link(file.path, file.points, pid, slot, file.id[:2])
+                links += self._linker.link(file.path, file.points, pid, slot, file.id.inode_key)
             except BaseException:
                 close_all(links)
                 raise

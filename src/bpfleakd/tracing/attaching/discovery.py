@@ -137,9 +137,9 @@ class Discovery:
         self._searches = Background("file-search", _THREADS_MAX)
 
     def files(
-        self, code: ProcessCode, passed_over: Collection[FileKey] = (), wait_s: float = SEARCH_WAIT_S
+        self, code: ProcessCode, passed_over: Collection[tuple[int, int]] = (), wait_s: float = SEARCH_WAIT_S
     ) -> list[ProbedFile]:
-        """The files of a process with functions to probe, without those `passed_over`.
+        """The files of a process with functions to probe, without those `passed_over` (device, inode).
 
         Files that cannot be parsed are left out. Raises NotYet if it takes longer than `wait_s`; then the
         work continues, and the caller should call again.
@@ -148,7 +148,7 @@ class Discovery:
         # The same file may be mapped under several names.
         wanted: dict[FileKey, CodeFile] = {}
         for file in code.files.values():
-            if file.file.key not in passed_over:
+            if file.file.key.inode_key not in passed_over:
                 wanted.setdefault(file.file.key, file)
         mapped = list(wanted.values())
         unknown = [one for one in mapped if self._known.of(one, owner) is None]
