@@ -130,10 +130,11 @@ def test_one_file_mapped_twice_and_two_files_with_one_name(allocator: Path, tmp_
 
 
 def test_what_is_followed_already_is_passed_over(allocator: Path) -> None:
-    """Its probes are there."""
+    """Its probes are there, also after a new hard link or mode has changed its identity."""
     known = Discovery(helpers())
     (file,) = known.files(open_code(PID, [mapped(allocator)]))
-    assert known.files(open_code(PID, [mapped(allocator)]), passed_over=[file.id]) == []
+    os.link(allocator, allocator.with_name("backup.so"))
+    assert known.files(open_code(PID, [mapped(allocator)]), passed_over=[file.id.inode_key]) == []
 
 
 def test_only_code_of_files_is_looked_at(allocator: Path) -> None:
