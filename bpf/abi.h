@@ -273,15 +273,20 @@ struct process {
 	/* Blocks inserted into the live table and removed from it. */
 	__u64 recorded;
 	__u64 released;
-	/* Use of the tables that all processes share: at most MAX_PROCESS_SITES per process. */
+	/*
+	 * Use of the tables that all processes share: at most MAX_PROCESS_SITES, and half of the threads, per
+	 * process.
+	 */
 	__u64 site_count;
 	__u64 stack_count;
+	__u64 thread_count;
 	/*
-	 * What the daemon has removed to make room: sites, stacks, and what these sites had counted. No program
-	 * writes these.
+	 * What the daemon has removed: sites and stacks, to make room, what these sites had counted, and threads
+	 * whose end no program has seen. No program writes these.
 	 */
 	__u64 sites_removed;
 	__u64 stacks_removed;
+	__u64 threads_removed;
 	__u64 removed_bytes;
 	__u64 removed_count;
 	__u64 removed_temporary_count;

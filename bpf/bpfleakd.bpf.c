@@ -255,7 +255,8 @@ static __always_inline int forget_thread(void)
 	/* In the middle of realloc the old block is in no table, so it must not stay in the counters. */
 	if (thread && thread->pending.entry_sp && thread->pending.old_known)
 		give_up_pending(process, id >> 32, &thread->pending);
-	threads.delete(&id);
+	if (threads.delete(&id) == 0)
+		__sync_fetch_and_add(&process->thread_count, -1);
 	unproven_frees.delete(&id);
 	return 0;
 }

@@ -195,7 +195,7 @@ static __always_inline int release(struct pt_regs *ctx, struct process *process,
 	if (is_known && !calls_release)
 		return WITHOUT_RETURN;
 
-	thread = calls_release ? current_thread(id) : threads.lookup(&id);
+	thread = calls_release ? current_thread(process, id) : threads.lookup(&id);
 	/* A free inside another allocator call is part of that call. */
 	if (!is_known && !(thread && (thread->pending.entry_sp || thread->released == address)))
 		count_unmatched_free(process, id);
@@ -226,7 +226,7 @@ static __always_inline int enter(struct pt_regs *ctx, struct process *process, u
 		note_last_allocation(process, NULL, id, 0);
 		return WITHOUT_RETURN;
 	}
-	thread = current_thread(id);
+	thread = current_thread(process, id);
 	if (!thread) {
 		count_loss(process, LOSS_THREAD_FULL);
 		return old_address ? release(ctx, process, slot, id, old_address, false) : WITHOUT_RETURN;

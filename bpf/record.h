@@ -237,8 +237,11 @@ static __always_inline bool put_block(struct process *process, u32 tgid, void *b
 	return false;
 }
 
-/* The entry of the current thread, created if it is new; NULL: no room. */
-static __always_inline struct thread *current_thread(u64 id)
+/* The most threads of one process that have an entry: others find room, too. */
+#define MAX_PROCESS_THREADS ((MAX_THREADS + 1) / 2)
+
+/* The entry of the current thread, created if it is new; NULL: no room, for all or for its process. */
+static __always_inline struct thread *current_thread(struct process *process, u64 id)
 {
 	struct thread *thread = threads.lookup(&id);
 	int zero = 0;
@@ -246,9 +249,11 @@ static __always_inline struct thread *current_thread(u64 id)
 	if (thread)
 		return thread;
 	thread = new_thread.lookup(&zero);
-	if (!thread)
+	/* Signed: entries from before a new attach are not in the count, but their ends are. */
+	if (!thread || (s64)(process->thread_count - process->threads_removed) >= MAX_PROCESS_THREADS)
 		return NULL;
-	threads.insert(&id, thread);
+	if (threads.insert(&id, thread) == 0)
+		__sync_fetch_and_add(&process->thread_count, 1);
 	return threads.lookup(&id);
 }
 

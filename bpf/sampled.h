@@ -105,7 +105,7 @@ static __always_inline int announce(struct pt_regs *ctx, struct process *process
 	if (said->size > ANNOUNCED_BYTES_MAX || said->weight > ANNOUNCED_BYTES_MAX ||
 	    said->weight < sampled_bytes(said->size))
 		return 0;
-	thread = current_thread(id);
+	thread = current_thread(process, id);
 	if (!thread) {
 		count_loss(process, LOSS_THREAD_FULL);
 		return 0;

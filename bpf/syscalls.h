@@ -101,7 +101,7 @@ static __always_inline int leave_syscall(struct syscall_exit *ctx)
 	}
 	if (ctx->number == SYSCALL_MUNMAP)
 		return 0;
-	thread = current_thread(id);
+	thread = current_thread(process, id);
 	if (!thread) {
 		/*
 		 * An allocator may have made the call: the thread's blocks are not recorded, so its mappings are not

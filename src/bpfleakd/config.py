@@ -160,7 +160,8 @@ class MetricsConfig(_Section, frozen=True):
 class LimitsConfig(_Section, frozen=True):
     """Entries in the kernel's tables. `live_blocks` is for each process, the others for all together.
 
-    `process_sites` is what one process may take of `sites`, and of `stacks`, so that others find room too.
+    `process_sites` is what one process may take of `sites`, and of `stacks`, so that others find room too; of
+    `threads` it may take half.
     `daemon_rss_bytes` is the daemon's own resident memory. `names_s` is how many seconds helpers may look for
     the names of one process at first; a fiftieth of the time that passes is added.
     """
@@ -170,7 +171,7 @@ class LimitsConfig(_Section, frozen=True):
     sites: TableSize = 65_536
     stacks: TableSize = 65_536
     process_sites: TableSize = 32_768
-    threads: TableSize = 16_384
+    threads: TableSize = 32_768
     daemon_rss_bytes: Annotated[int, msgspec.Meta(ge=1 << 20, le=1 << 50)] = 256 << 20
     names_s: Annotated[float, msgspec.Meta(ge=1, le=3_600)] = 8.0
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 from .truth import by_function
 
 
@@ -108,3 +111,43 @@ def test_threads_without_room_are_counted_and_nothing_is_invented(daemon, worklo
     assert report["losses"]["thread_full"] > 0
     assert {site["kind"] for site in report["sites"]} <= {"heap"}
     assert report["process"]["live_bytes"] < ledger["live_bytes"]
+
+
+_THREADS_THAT_STAY = """
+import threading
+over, kept = threading.Event(), []
+def stay():
+    kept.append(bytearray(100_000))
+    over.wait()
+input()
+for _ in range(12):
+    threading.Thread(target=stay, daemon=True).start()
+while len(kept) < 12:
+    pass
+print("all", flush=True)
+input()
+"""
+
+
+def test_threads_of_one_process_leave_room_for_those_of_others(daemon, workload):
+    """A process may have entries for half of the threads, and its further threads are counted."""
+    other = workload("preempted", 3)
+    tracer = daemon(limits={"threads": 8})
+    command = [sys.executable, "-c", _THREADS_THAT_STAY]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as greedy:
+        try:
+            tracer.attach(greedy.pid)
+            tracer.attach(other.pid)
+            greedy.stdin.write(b"\n")
+            greedy.stdin.flush()
+            assert greedy.stdout.readline() == b"all\n"
+
+            ledger = other.step(200)
+
+            report = tracer.top_after_tick(other.pid)
+            assert report["process"]["live_bytes"] == ledger["live_bytes"]
+            assert report["losses"]["thread_full"] == 0
+            assert tracer.top(greedy.pid)["losses"]["thread_full"] > 0
+            tracer.detach(greedy.pid)
+        finally:
+            greedy.kill()

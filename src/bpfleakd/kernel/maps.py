@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -242,6 +242,11 @@ class Maps:
         self.code.end(pid)
         self.site_remover.forget(pid)
         self.shared.remove_later(pid)
+
+    def remove_ended_threads(self, pids: Collection[int]) -> None:
+        """Remove the entries of ended threads of these processes."""
+        for pid, count in self.shared.remove_ended_threads(pids).items():
+            self._slots.add_to(pid, "threads_removed", count)
 
     def remove_unknown(self) -> None:
         """Remove an earlier daemon's leftovers of processes that have no entry."""

@@ -76,15 +76,18 @@ class SharedEntries:
         for name in _SHARED_MAPS:
             self._remove_keys(name, lambda keys: ~np.isin(_processes_of(keys), known))
 
-    def remove_ended_threads(self, pids: Collection[int]) -> None:
-        """Remove the entries of ended threads of these processes."""
+    def remove_ended_threads(self, pids: Collection[int]) -> Counter[int]:
+        """Remove the entries of ended threads of these processes; returns how many of each."""
 
         def has_ended(key: int) -> bool:
             pid, tid = key >> 32, key & 0xFFFFFFFF
             return pid in pids and not Path(f"/proc/{pid}/task/{tid}").exists()
 
-        for name in ("threads", "unproven_frees"):
-            self._remove_keys(name, lambda keys: np.array([has_ended(key) for key in keys.tolist()], bool))
+        def ended(keys: np.ndarray) -> NDArray[np.bool_]:
+            return np.array([has_ended(key) for key in keys.tolist()], bool)
+
+        self._remove_keys("unproven_frees", ended)
+        return Counter(_processes_of(self._remove_keys("threads", ended)).tolist())
 
     def _sweep(self, pids: frozenset[int]) -> Iterator[None]:
         numbers = np.array(sorted(pids), np.uint64)
@@ -94,10 +97,12 @@ class SharedEntries:
                 yield
         self._removed -= pids
 
-    def _remove_keys(self, name: str, chosen: Callable[[np.ndarray], NDArray[np.bool_]]) -> None:
+    def _remove_keys(self, name: str, chosen: Callable[[np.ndarray], NDArray[np.bool_]]) -> np.ndarray:
         # Collected first, since this walks the table.
-        for fd, keys in [(fd, keys[chosen(keys)]) for fd, keys in self._batches_of_keys(name)]:
-            bpf.map_delete_many(fd, keys)
+        found = [keys[chosen(keys)] for _fd, keys in self._batches_of_keys(name)]
+        removed = np.concatenate(found or [np.zeros(0, PINNED_MAPS[name][0])])
+        bpf.map_delete_many(self._fds[name], removed)
+        return removed
 
     def _batches_of_keys(self, name: str) -> Iterator[tuple[int, np.ndarray]]:
         fd = self._fds[name]

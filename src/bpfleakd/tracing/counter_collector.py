@@ -147,7 +147,7 @@ class CounterCollector:
         before, self._skipped = self._skipped, skipped
         log.warning("programs.skipped", **skipped._asdict())
         if skipped.thread_ends != before.thread_ends:
-            self._maps.shared.remove_ended_threads(self._processes.running.keys())
+            self._maps.remove_ended_threads(self._processes.running.keys())
         if skipped.execs != before.execs:
             for pid, traced in self._processes.running.items():
                 with traced.isolated(self._clock_ns):
