@@ -108,6 +108,7 @@ static struct structure known[] = {
 	{"ConstMethod", "_constants", 0, 16, NULL},
 	{"ConstMethod", "_code_size", 0, 24, NULL},
 	{"ConstMethod", "_name_index", 0, 26, NULL},
+	{"ConstantPool", "_cache", 0, 24, NULL},
 	{"ConstantPool", "_pool_holder", 0, 8, NULL},
 	{"ConstantPool", "_length", 0, 16, NULL},
 	{"Klass", "_name", 0, 8, NULL},
