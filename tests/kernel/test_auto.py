@@ -107,7 +107,7 @@ def test_what_costs_a_program_too_much_is_let_go_of(daemon, workload):
     program.start_step(100_000_000)
 
     wait_until(lambda: tracer.process(program.pid)["process"]["state"] == "detached")
-    assert "over its budget of 1 %" in tracer.process(program.pid)["limited"]
+    assert "over its budget of 1%" in tracer.process(program.pid)["limited"]
     assert changed_text(program.pid) == []
     assert tracer.top(program.pid)["process"]["allocated_count"] > 0
     tracer.wait_for_ticks(5)
