@@ -57,22 +57,26 @@ int step_process(struct pt_regs *ctx)
 
 int step_thread(struct pt_regs *ctx)
 {
+	struct process *process;
 	u64 id;
 	u32 slot;
 
-	return !step_begin(ctx, &id, &slot) || !current_thread(id);
+	process = step_begin(ctx, &id, &slot);
+	return !process || !current_thread(process, id);
 }
 
 int step_pending(struct pt_regs *ctx)
 {
 	u64 id, sp = PT_REGS_SP(ctx);
 	struct pending_call *pending;
+	struct process *process;
 	struct thread *thread;
 	u32 slot;
 
-	if (!step_begin(ctx, &id, &slot))
+	process = step_begin(ctx, &id, &slot);
+	if (!process)
 		return 0;
-	thread = current_thread(id);
+	thread = current_thread(process, id);
 	if (!thread)
 		return 0;
 	pending = &thread->pending;
@@ -98,7 +102,7 @@ int step_walk(struct pt_regs *ctx)
 	process = step_begin(ctx, &id, &slot);
 	if (!process)
 		return 0;
-	thread = current_thread(id);
+	thread = current_thread(process, id);
 	if (!thread)
 		return 0;
 	begin_walk(thread, PT_REGS_IP(ctx), ctx);
@@ -110,13 +114,15 @@ int step_walk(struct pt_regs *ctx)
 int step_hash(struct pt_regs *ctx)
 {
 	volatile struct walk_state *walk;
+	struct process *process;
 	struct thread *thread;
 	u32 slot, frame, round = 0;
 	u64 id;
 
-	if (!step_begin(ctx, &id, &slot))
+	process = step_begin(ctx, &id, &slot);
+	if (!process)
 		return 0;
-	thread = current_thread(id);
+	thread = current_thread(process, id);
 	if (!thread)
 		return 0;
 	walk = &thread->scratch.walk;
@@ -175,7 +181,7 @@ static __always_inline struct site *step_site_of(struct process *process, u64 id
 
 	if (site)
 		return site;
-	thread = current_thread(id);
+	thread = current_thread(process, id);
 	return thread ? site_of(process, id >> 32, KIND_HEAP, &thread->stack, &stack_id) : NULL;
 }
 

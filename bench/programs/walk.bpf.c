@@ -11,22 +11,33 @@
 #define roundup_pow_of_two(n) (1UL << (64 - __builtin_clzl((n) - 1)))
 BPF_STACK_TRACE(bench_stacks, 10240);
 
+/* The current thread's memory, and its process; NULL if there is none. */
+static __always_inline struct thread *thread_and_process(struct pt_regs *ctx, struct process **process, u32 *slot)
+{
+	u64 id = current_id();
+
+	*process = linked_process(bpf_get_attach_cookie(ctx), id, slot);
+	return *process ? current_thread(*process, id) : NULL;
+}
+
 int bench_nothing(struct pt_regs *ctx)
 {
-	return current_thread(current_id()) == NULL;
+	struct process *process;
+	u32 slot;
+
+	return thread_and_process(ctx, &process, &slot) == NULL;
 }
 
 int bench_walk(struct pt_regs *ctx)
 {
-	u64 id = current_id();
-	struct thread *thread = current_thread(id);
 	struct process *process;
+	struct thread *thread;
 	u32 slot;
 
 	if (!heap_may_run(ctx))
 		return 0;
-	process = linked_process(bpf_get_attach_cookie(ctx), id, &slot);
-	if (!process || !thread)
+	thread = thread_and_process(ctx, &process, &slot);
+	if (!thread)
 		return 0;
 	begin_walk(thread, PT_REGS_IP(ctx), ctx);
 	walk_on(thread, &process->python, mappings_of(slot));
@@ -36,7 +47,9 @@ int bench_walk(struct pt_regs *ctx)
 
 int bench_get_stack(struct pt_regs *ctx)
 {
-	struct thread *thread = current_thread(current_id());
+	struct process *process;
+	u32 slot;
+	struct thread *thread = thread_and_process(ctx, &process, &slot);
 	long bytes;
 
 	if (!thread)
@@ -48,7 +61,9 @@ int bench_get_stack(struct pt_regs *ctx)
 
 int bench_get_stackid(struct pt_regs *ctx)
 {
-	struct thread *thread = current_thread(current_id());
+	struct process *process;
+	u32 slot;
+	struct thread *thread = thread_and_process(ctx, &process, &slot);
 
 	if (!thread)
 		return 0;
