@@ -392,7 +392,11 @@ def test_a_file_whose_status_changes_is_probed_once(tracer, run, tmp_path):
     shutil.copy(library("libjemalloc.so.2"), copy)
     program = run(allocator_program("several"), "malloc", allocator_program("own.so"), preload=copy)
     tracer.attach(program.pid)
-    probes = [probe for probe in probes_of(tracer, program.pid) if probe["module"].endswith(copy.name)]
+
+    def probes_in_copy() -> list[dict]:
+        return [probe for probe in probes_of(tracer, program.pid) if probe["module"].endswith(copy.name)]
+
+    probes = probes_in_copy()
 
     os.link(copy, tmp_path / "backup")
     program.step(1)
@@ -403,9 +407,7 @@ def test_a_file_whose_status_changes_is_probed_once(tracer, run, tmp_path):
     expect_no_losses(report)
     actual = by_function(heap_of(report))
     assert actual["take_malloc"] == ledger["sites"]["take_malloc"]
-    assert [
-        probe for probe in probes_of(tracer, program.pid) if probe["module"].endswith(copy.name)
-    ] == probes
+    assert probes_in_copy() == probes
 
 
 def _in_a_root_of_its_own(directory: Path, program: Path) -> list[str]:

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from bpfleakd.kernel import bpf
 from bpfleakd.kernel.abi import COOKIE_SLOT_SHARED, cookie_of
-from bpfleakd.kernel.probes.shared import FileKey, SharedKind, SharedPoint, SharedProbes
+from bpfleakd.kernel.probes.shared import InodeKey, SharedKind, SharedPoint, SharedProbes
 from bpfleakd.kernel.programs import AttachMethod, Covered, Program, programs_of
 from bpfleakd.model.code.probe import NOTICES, FunctionRole
 
@@ -90,10 +90,10 @@ class Linker:
         self._program_fds = program_fds
         self._shared = shared
         # The processes with separate links, by file.
-        self._owners: dict[FileKey, set[int]] = {}
+        self._owners: dict[InodeKey, set[int]] = {}
 
     def link(
-        self, path: str, points: Sequence[ProbePoint], pid: int, slot: int, file: FileKey | None = None
+        self, path: str, points: Sequence[ProbePoint], pid: int, slot: int, file: InodeKey | None = None
     ) -> list[int]:
         """Attach to all `points` of the file at `path` in process `pid`; return the links.
 
@@ -111,7 +111,7 @@ class Linker:
         return links
 
     def link_sampled(
-        self, path: str, points: Sequence[SampledPoint], pid: int, slot: int, file: FileKey | None = None
+        self, path: str, points: Sequence[SampledPoint], pid: int, slot: int, file: InodeKey | None = None
     ) -> list[int]:
         """Attach to static probes of the file at `path` in process `pid`, frees first; return the links.
 
@@ -127,7 +127,7 @@ class Linker:
         return links
 
     def _link_shared(
-        self, file: FileKey | None, path: str, points: Sequence[SharedPoint], pid: int
+        self, file: InodeKey | None, path: str, points: Sequence[SharedPoint], pid: int
     ) -> list[int] | None:
         """None if the process is the first of the file, or if probes cannot be shared."""
         if not (file and self._shared and self._owners.get(file, set()) - {pid}):
@@ -140,7 +140,7 @@ class Linker:
             log.warning("probes.not-shared", pid=pid, path=path, reason=str(error))
             return None
 
-    def _own(self, file: FileKey | None, pid: int) -> None:
+    def _own(self, file: InodeKey | None, pid: int) -> None:
         if file:
             self._owners.setdefault(file, set()).add(pid)
 
@@ -162,7 +162,7 @@ class Linker:
             raise
         return links
 
-    def adopt(self, file: FileKey, pid: int, links: Sequence[int]) -> None:
+    def adopt(self, file: InodeKey, pid: int, links: Sequence[int]) -> None:
         """Register an earlier daemon's links in a file.
 
         Raises ValueError if the programs of shared probes are gone.

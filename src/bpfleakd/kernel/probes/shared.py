@@ -36,7 +36,7 @@ from msgspec import Struct
 from bpfleakd.kernel import bpf
 from bpfleakd.kernel.mounts import ensure_tracefs
 
-FileKey: TypeAlias = tuple[int, int]
+InodeKey: TypeAlias = tuple[int, int]
 """Device and inode of a file."""
 
 _TRACEFS = Path("/sys/kernel/tracing")
@@ -67,7 +67,7 @@ class SharedPoint(Struct, frozen=True):
     kind: SharedKind
     semaphore: int = 0
 
-    def name_in(self, file: FileKey) -> str:
+    def name_in(self, file: InodeKey) -> str:
         """The name of the tracing event."""
         described = f"{self.offset:x}_{self.cookie:x}"
         if self.semaphore:
@@ -111,12 +111,12 @@ class SharedProbes:
         self._group = group
         self._directory = directory
         self._linger_s = linger_s
-        self._users: dict[FileKey, set[int]] = {}
+        self._users: dict[InodeKey, set[int]] = {}
         # Files without processes, and since when.
-        self._unused: dict[FileKey, float] = {}
+        self._unused: dict[InodeKey, float] = {}
         self._leaving: set[str] = set()
 
-    def link(self, file: FileKey, path: str, points: Sequence[SharedPoint], pid: int) -> int:
+    def link(self, file: InodeKey, path: str, points: Sequence[SharedPoint], pid: int) -> int:
         """Run the programs at `points` of a file in process `pid` too; returns what keeps them attached.
 
         Points are attached in their order. Raises OSError, without any change for the process.
@@ -147,12 +147,12 @@ class SharedProbes:
         self.note(file, pid)
         return probes
 
-    def note(self, file: FileKey, pid: int) -> None:
+    def note(self, file: InodeKey, pid: int) -> None:
         """Register that a process has probes in a file, made by an earlier daemon."""
         self._users.setdefault(file, set()).add(pid)
         self._unused.pop(file, None)
 
-    def anchor_count(self, file: FileKey) -> int:
+    def anchor_count(self, file: InodeKey) -> int:
         """The number of probes of a file that have a program."""
         if not self._directory.is_dir():
             return 0
@@ -189,7 +189,7 @@ class SharedProbes:
         """Remove all events; their pins must be gone."""
         remove_events(self._group, wait_s=_REMOVAL_TIMEOUT_S)
 
-    def _make_anchors(self, file: FileKey, path: str, points: Sequence[SharedPoint]) -> None:
+    def _make_anchors(self, file: InodeKey, path: str, points: Sequence[SharedPoint]) -> None:
         names = {point: point.name_in(file) for point in points}
         missing = [point for point in points if not (self._directory / names[point]).exists()]
         if not missing:
@@ -223,7 +223,7 @@ class SharedProbes:
     def _number(self, name: str) -> int:
         return int((self._event(name) / "id").read_text())
 
-    def _note_unused(self, file: FileKey) -> None:
+    def _note_unused(self, file: InodeKey) -> None:
         if self._users.get(file):
             return
         self._users.pop(file, None)
@@ -240,7 +240,7 @@ class SharedProbes:
                 self._leaving.add(name)
 
 
-def _prefix(file: FileKey) -> str:
+def _prefix(file: InodeKey) -> str:
     device, inode = file
     return f"f{device:x}_{inode:x}_"
 

@@ -33,6 +33,7 @@ from bpfleakd.kernel.abi import role_arguments
 from bpfleakd.kernel.probes.announced import PROVIDER
 from bpfleakd.kernel.probes.point_cache import ProbePointCache
 from bpfleakd.kernel.probes.points import FunctionProbe, SearchedFile, WantedFunction
+from bpfleakd.kernel.probes.shared import InodeKey
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.code.probe import FunctionRole
 from bpfleakd.process.allocators import FUNCTIONS, OPERATORS_NEW, SIGNS, TELLING_NAMES
@@ -137,7 +138,7 @@ class Discovery:
         self._searches = Background("file-search", _THREADS_MAX)
 
     def files(
-        self, code: ProcessCode, passed_over: Collection[tuple[int, int]] = (), wait_s: float = SEARCH_WAIT_S
+        self, code: ProcessCode, passed_over: Collection[InodeKey] = (), wait_s: float = SEARCH_WAIT_S
     ) -> list[ProbedFile]:
         """The files of a process with functions to probe, without those `passed_over` (device, inode).
 

@@ -10,7 +10,7 @@ import pytest
 
 from bpfleakd.kernel import bpf
 from bpfleakd.kernel.probes.links import Linker, ProbePoint, SampledPoint
-from bpfleakd.kernel.probes.shared import FileKey, SharedKind, SharedPoint
+from bpfleakd.kernel.probes.shared import InodeKey, SharedKind, SharedPoint
 from bpfleakd.kernel.programs import AttachMethod, programs_of
 from bpfleakd.model.code.probe import FunctionRole
 
@@ -31,11 +31,11 @@ class Shared:
     """In place of SharedProbes."""
 
     def __init__(self) -> None:
-        self.linked: list[tuple[FileKey, int]] = []
+        self.linked: list[tuple[InodeKey, int]] = []
         self.points: Sequence[SharedPoint] = ()
         self.failure: OSError | None = None
 
-    def link(self, file: FileKey, _path: str, points: Sequence[SharedPoint], pid: int) -> int:
+    def link(self, file: InodeKey, _path: str, points: Sequence[SharedPoint], pid: int) -> int:
         if self.failure:
             raise self.failure
         self.linked.append((file, pid))
@@ -59,7 +59,7 @@ def owned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, set[int], bool]]:
     return made
 
 
-def link_all(linker: Linker, pid: int, file: FileKey | None = FILE) -> None:
+def link_all(linker: Linker, pid: int, file: InodeKey | None = FILE) -> None:
     for link in linker.link("/lib/libc.so", POINTS, pid, 0, file):
         os.close(link)
 
