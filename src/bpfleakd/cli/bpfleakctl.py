@@ -51,13 +51,13 @@ _BROKEN_PIPE = 141
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
     words = sys.argv[1:] if argv is None else argv
-    arguments = make_parser(_needed(words)).parse_args(words)
-    if getattr(arguments, "needs_process", False) and arguments.pid is None:
-        arguments.wrong_usage(
-            "name the process: PID, NAME, or --pid N (`bpfleakctl ps` lists the traced ones)"
-        )
-    _write_what_the_terminal_lacks_as_escapes()
     try:
+        arguments = make_parser(_needed(words)).parse_args(words)
+        if getattr(arguments, "needs_process", False) and arguments.pid is None:
+            arguments.wrong_usage(
+                "name the process: PID, NAME, or --pid N (`bpfleakctl ps` lists the traced ones)"
+            )
+        _write_what_the_terminal_lacks_as_escapes()
         if getattr(arguments, "needs_one", False) and isinstance(arguments.pid, str):
             arguments.pid = _pid_of_name(arguments)
         code: int = arguments.run(arguments)

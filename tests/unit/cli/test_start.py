@@ -1,0 +1,54 @@
+"""Ctrl-C before a command has begun."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+# Interrupts itself when a module is about to be imported.
+PROGRAM = """
+import os, signal, sys
+
+command, module, *sys.argv[1:] = sys.argv[1:]
+
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == module:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+from bpfleakd.cli import start
+sys.exit(getattr(start, command)())
+"""
+
+
+def run(*words: str, program: str = PROGRAM) -> subprocess.CompletedProcess:
+    """Run a command; the first two words are its name and the module."""
+    return subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "module", "code"),
+    [
+        ("bpfleakctl", "bpfleakd.cli.bpfleakctl", -signal.SIGINT),
+        ("bpfleakctl", "bpfleakd.cli.commands.ps", 130),
+        ("bpfleakd", "bpfleakd.cli.bpfleakd", -signal.SIGINT),
+        ("bpfleakd", "bpfleakd.config", -signal.SIGINT),
+    ],
+)
+def test_ctrl_c_while_modules_are_imported(command: str, module: str, code: int) -> None:
+    """No traceback, and a shell sees 130: by the signal, or by the command's own exit code."""
+    done = run(command, module, "ps")
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+
+
+def test_an_ignored_ctrl_c_stays_ignored() -> None:
+    """As for the background commands of a script."""
+    ignored = PROGRAM.replace("sys.meta_path", "signal.signal(signal.SIGINT, signal.SIG_IGN)\nsys.meta_path")
+    done = run("bpfleakctl", "bpfleakd.cli.bpfleakctl", "--version", program=ignored)
+    assert (done.returncode, done.stderr) == (0, "")
