@@ -67,9 +67,9 @@ def place_of_daemon(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Pat
 @contextmanager
 def running_daemon(directory: Path, bpffs_dir: Path, configuration: dict[str, Any]) -> Iterator[Daemon]:
     """A daemon that is stopped at the end, and must end well; nothing of it stays behind in any case."""
-    running = Daemon(directory, bpffs_dir, configuration).start()
+    running = Daemon(directory, bpffs_dir, configuration)
     try:
-        yield running
+        yield running.start()
         running.stop()
     finally:
         if running.is_alive:

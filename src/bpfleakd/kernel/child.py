@@ -4,6 +4,8 @@ A child is a module with `main(request) -> reply`, both JSON values. It is run a
 request from standard input and writes the reply to standard output. Any other output, also of C libraries,
 goes to standard error. The child's BpfleakdError reaches the parent with its class, message and hint.
 
+The kernel ends a child whose parent has been killed, so it does nothing more, such as pinning programs.
+
 A child that was started ahead can receive its probable request in advance, and prepares it. Requests are
 lines of standard input: the expected one, if any, and the real one.
 """
@@ -11,8 +13,10 @@ lines of standard input: the expected one, if any, and the real one.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -21,6 +25,7 @@ from typing import Any
 from bpfleakd import errors
 
 _KILLED_S = 5.0
+_PR_SET_PDEATHSIG = 1
 
 # The keys of the lines that a child reads.
 _EXPECTED = "expected"
@@ -113,6 +118,7 @@ def run_child(module: str, request: Any, timeout_s: float = 300.0, descriptors: 
 
 def serve(main: Callable[[Any], Any], prepare: Callable[[Any], None] = lambda _expected: None) -> None:
     """The child's side: answer the one request on standard input, after `prepare` with an expected one."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     reply_fd = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     message = json.loads(sys.stdin.buffer.readline())

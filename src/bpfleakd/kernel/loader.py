@@ -20,7 +20,6 @@ import json
 import mmap
 import os
 import re
-import shutil
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -107,10 +106,15 @@ def load(pins: PinnedSet, options: LoadOptions) -> Loaded:
     """
     check_release(os.uname().release)
     directory = _making(pins)
-    reply = run_child(__spec__.name, _request(directory, options))
-    pins.remove()
-    PinnedSet(directory).record(_LOADED).write(json.dumps(reply).encode())
-    os.rename(directory, pins.directory)
+    try:
+        reply = run_child(__spec__.name, _request(directory, options))
+        pins.remove()
+        PinnedSet(directory).record(_LOADED).write(json.dumps(reply).encode())
+        os.rename(directory, pins.directory)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            remove_pins(directory)
+        raise
     return _loaded(reply)
 
 
@@ -294,7 +298,6 @@ class _Module:
             for function, fd in programs.items():
                 bpf.object_pin(fd, directory / function)
         except OSError as error:
-            shutil.rmtree(directory, ignore_errors=True)
             raise errors.KernelError(
                 f"cannot pin under {directory}: {error.strerror}",
                 "bpffs must be mounted there: mount -t bpf bpf /sys/fs/bpf",

@@ -12,7 +12,6 @@ reading, but hardly two.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import struct
@@ -49,7 +48,6 @@ _WATCHDOG_S = 2.0
 # one, and the tracing thread may first have to wait for the interpreter's lock (sys.setswitchinterval).
 _IN_TIME = 0.9
 _SWITCH_S = 0.0005
-_PR_SET_PDEATHSIG = 1
 
 
 class _Reading(Struct):
@@ -253,8 +251,6 @@ def _urgent() -> Iterator[None]:
 
 
 def _main(request: Any) -> Any:
-    # The parent that would read the reply is gone.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     sys.setswitchinterval(_SWITCH_S)
     return msgspec.to_builtins(_Scan(ScanRequest(**request)).reply())
 

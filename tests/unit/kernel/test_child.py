@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import select
+import subprocess
 import sys
 from pathlib import Path
 
@@ -105,6 +107,22 @@ def test_a_child_that_hangs(child) -> None:
     """It is ended after its timeout, which the error states."""
     with pytest.raises(errors.KernelError, match=r"did not end within 0\.5 s"):
         child("time.sleep(600)", timeout_s=0.5)
+
+
+def test_a_child_ends_with_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A killed daemon cannot end its children; one that goes on would pin programs that nobody removes."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, sys.path)]))
+    main = "def main(request):\n    open(request, 'w').write(str(os.getpid()))\n    time.sleep(60)\n"
+    (tmp_path / "child_of_a_test.py").write_text(f"{SERVE}{main}serve(main)\n")
+    begun = tmp_path / "begun"
+    parent = f"from bpfleakd.kernel.child import run_child; run_child('child_of_a_test', {str(begun)!r})"
+    with subprocess.Popen([sys.executable, "-c", parent]) as process:
+        until(lambda: begun.exists() and begun.read_text())
+        child = os.pidfd_open(int(begun.read_text()))
+        process.kill()
+    ended, _, _ = select.select([child], [], [], 30)
+    os.close(child)
+    assert ended
 
 
 def test_the_current_directory_is_not_searched(
