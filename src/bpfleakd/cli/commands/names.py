@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--attach",
         action="store_true",
-        help="have the JVM write a perf map (Compiler.perfmap over its attach socket), use and remove it",
+        help="let the JVM write a perf map (Compiler.perfmap over its attach socket), read it and remove it",
     )
     parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md)")
 

@@ -36,6 +36,7 @@ _CHUNK_BYTES = 1 << 16
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = f"{parser.prog} [--sample-interval BYTES] [--no-top] -- COMMAND ..."
     parser.add_argument(
         "--sample-interval",
         type=whole_number_between(_INTERVAL_MIN_BYTES, _INTERVAL_MAX_BYTES),
@@ -43,7 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="announce one block in this many bytes (524288)",
     )
     parser.add_argument("--no-top", action="store_true", help="leave the terminal to the command")
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND")
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the program, with its arguments"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

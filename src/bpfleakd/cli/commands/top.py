@@ -37,13 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sort",
         choices=[key.value for key in SortKey],
         default="verdict",
-        help="sort by, largest first (%(default)s: leaks first, then growth)",
+        help="what to sort by, largest first (%(default)s: leaks first, then growth)",
     )
     parser.add_argument(
         "--group",
         choices=[key.value for key in GroupKey],
         default="site",
-        help="group call sites by (%(default)s)",
+        help="sum call sites that have this in common (%(default)s: do not sum)",
     )
     parser.add_argument(
         "--interval",

@@ -21,7 +21,7 @@ from bpfleakd.model.runtimes.requested import HeapSample, HeapSamplePrice
 from bpfleakd.model.runtimes.survivors import SurvivorsPrice, SurvivorsReport, longest_s
 from bpfleakd.printable import printable
 
-HELP = "count the objects of a managed heap by type (.NET, Java, Python)"
+HELP = "show what fills a managed heap: types (.NET, Java, Python) or functions (Java, Node.js)"
 
 # A service does not notice such a stop.
 _UNNOTICED_S = 0.3
@@ -33,18 +33,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--yes", action="store_true", help="do not ask for confirmation; the process is stopped meanwhile"
     )
     parser.add_argument(
-        "--no-stop", action="store_true", help="count while it runs, if the runtime supports it (Python)"
+        "--no-stop", action="store_true", help="Python: count while the process runs"
     )
     who = parser.add_mutually_exclusive_group()
     who.add_argument(
         "--who",
         action="store_true",
-        help="sample the allocators of surviving objects, and what refers to them (Java); asks first",
+        help="Java: sample the methods that allocate surviving objects, and what refers to these; asks first",
     )
     who.add_argument(
         "--inspector",
         action="store_true",
-        help="sample the heap of Node.js by function; opens its inspector meanwhile, which asks first",
+        help="Node.js: sample the functions that fill the heap, through its inspector; asks first",
     )
     parser.add_argument(
         "--for",
