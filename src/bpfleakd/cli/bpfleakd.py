@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -180,7 +181,10 @@ def restart_with_malloc() -> None:
     programs that the daemon starts choose theirs.
     """
     if os.environ.pop(_VARIABLE, None) is None and not sys.flags.ignore_environment:
+        # Ctrl-C has to wait: an interpreter that is interrupted at its start prints a traceback.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, _VARIABLE: "malloc"})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 if __name__ == "__main__":

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +47,23 @@ def test_ctrl_c_while_modules_are_imported(command: str, module: str, code: int)
     """No traceback, and a shell sees 130: by the signal, or by the command's own exit code."""
     done = run(command, module, "ps")
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+
+
+def test_ctrl_c_while_the_daemon_restarts_its_interpreter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has to change the allocator (restart_with_malloc); an interpreter that starts prints a traceback."""
+    interrupt = (
+        "import os, signal\nif 'PYTHONMALLOC' in os.environ:\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+    )
+    (tmp_path / "sitecustomize.py").write_text(interrupt)
+    config = tmp_path / "config.yaml"
+    config.write_text(f"bpffs_dir: {tmp_path}\nsocket: {tmp_path}/socket\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, sys.path)]))
+    monkeypatch.delenv("PYTHONMALLOC", raising=False)
+    done = run("bpfleakd", "none", "--config", str(config))
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
 def test_an_ignored_ctrl_c_stays_ignored() -> None:
