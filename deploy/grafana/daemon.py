@@ -19,7 +19,7 @@ def daemon() -> dashboard.Dashboard:
             f"sum(rate(process_cpu_seconds_total{{{HOST}}} [$__rate_interval]) "
             "and on (instance, job) bpfleakd_build_info)",
             "short",
-            "What the daemons take themselves, in cores.",
+            "Processor time of the daemons, in cores.",
         ),
         figure(
             "Memory",
@@ -32,14 +32,14 @@ def daemon() -> dashboard.Dashboard:
             f"max(bpfleakd_tracing_cores{{{HOST}}} "
             '/ on (instance, job) bpfleakd_tracing_budget_cores{of="host"})',
             RATIO,
-            "What tracing costs all programs of a host, as a part of what it may.",
+            "Cost of tracing for all programs of a host, as a share of the budget.",
         ),
         figure(
             "Series",
             f'max(count by (instance) ({{__name__=~"bpfleakd_(process|site)_.+", {HOST}}}) '
             "/ on (instance) bpfleakd_metrics_series_limit)",
             RATIO,
-            "Series of processes and call sites, as a part of metrics.max_series.",
+            "Series of processes and call sites, as a share of metrics.max_series.",
         ),
         graph(
             "Duration of a tick",
@@ -59,7 +59,7 @@ def daemon() -> dashboard.Dashboard:
         graph(
             "Tables",
             RATIO,
-            "How full the kernel's tables are; what finds no room is counted as missed.",
+            "Fill level of the kernel's tables. A full table refuses entries, and counts them as missed.",
             (
                 f"bpfleakd_table_entries{{{HOST}}} / on (instance, job, table) bpfleakd_table_capacity",
                 "{{instance}} {{table}}",
@@ -69,16 +69,16 @@ def daemon() -> dashboard.Dashboard:
         graph(
             "Missed, by reason",
             "ops",
-            "docs/json.md says what the reasons mean.",
+            "docs/json.md explains the reasons.",
             (
                 f"sum by (instance, reason) (rate(bpfleakd_losses_total{{{HOST}}}[$__rate_interval]))",
                 "{{instance}} {{reason}}",
             ),
         ),
         graph(
-            "What tracing costs the programs",
+            "Cost of tracing, in cores",
             "short",
-            "In cores, for all traced programs of a host, and the budget.",
+            "For all traced programs of a host, and the budget.",
             (f"bpfleakd_tracing_cores{{{HOST}}}", "{{instance}} cost"),
             (f'bpfleakd_tracing_budget_cores{{{HOST}, of="host"}}', "{{instance}} budget"),
         ),
@@ -89,13 +89,13 @@ def daemon() -> dashboard.Dashboard:
             (f"sum by (instance) (rate(bpfleakd_process_probe_hits_total{{{HOST}}}[$__rate_interval]))", up),
         ),
         graph(
-            "What a probe costs",
+            "Cost of a probe",
             SECONDS,
             "Measured by the daemon on this machine.",
             (f"bpfleakd_probe_cost_seconds{{{HOST}}}", "{{instance}} {{of}}"),
         ),
         graph(
-            "Memory of the daemon",
+            "The daemon's memory",
             BYTES,
             "Resident memory, and the limit above which it drops caches and detaches processes.",
             (f"process_resident_memory_bytes{{{HOST}}} and on (instance, job) bpfleakd_build_info", up),
@@ -108,9 +108,9 @@ def daemon() -> dashboard.Dashboard:
             (f"bpfleakd_processes{{{HOST}}}", "{{instance}} {{state}}"),
         ),
         graph(
-            "Coming and going",
+            "Attached, ended, events",
             "ops",
-            "Processes attached to and ended, forks, execs and ends that were noticed.",
+            "Attached processes, traced processes that ended, and process events (fork, exec, exit).",
             (
                 f"sum by (instance) (rate(bpfleakd_processes_attached_total{{{HOST}}}[$__rate_interval]))",
                 "attached",
@@ -125,25 +125,25 @@ def daemon() -> dashboard.Dashboard:
             ),
         ),
         graph(
-            "Let go of",
+            "Reduced, for want of room or budget",
             "short",
-            "Processes given up or recorded more sparsely, caches shed, metrics that there is no room for.",
-            (f"sum(bpfleakd_processes_evicted_total{{{HOST}}})", "given up"),
-            (f"sum(bpfleakd_processes_recorded_sparsely_total{{{HOST}}})", "recorded more sparsely"),
-            (f"sum(bpfleakd_caches_dropped_total{{{HOST}}})", "caches shed"),
+            "Processes that were detached or recorded more coarsely, dropped caches, metrics without room.",
+            (f"sum(bpfleakd_processes_evicted_total{{{HOST}}})", "detached"),
+            (f"sum(bpfleakd_processes_recorded_sparsely_total{{{HOST}}})", "recorded more coarsely"),
+            (f"sum(bpfleakd_caches_dropped_total{{{HOST}}})", "caches dropped"),
             (f"sum(bpfleakd_metrics_processes_left_out{{{HOST}}})", "processes summed as (others)"),
             (f"sum(bpfleakd_metrics_sites_left_out{{{HOST}}})", "call sites not exported"),
         ),
         graph(
             "Without a daemon",
             SECONDS,
-            "How long traced processes were on their own between two daemons.",
+            "The longest time that a traced process had no daemon.",
             (f"max by (instance) (bpfleakd_process_gap_seconds{{{HOST}}})", up),
         ),
         rows(
             "Versions",
             "short",
-            "And how each attaches.",
+            "Versions of the daemons, and how each attaches.",
             f"bpfleakd_build_info{{{HOST}}}",
             "instance",
             "version",
@@ -155,6 +155,6 @@ def daemon() -> dashboard.Dashboard:
     return board(
         "bpfleakd-daemon",
         "bpfleakd / The daemon",
-        "What the daemons do, take, miss and have room for.",
+        "Work, cost, losses and tables of the daemons.",
         panels,
     )

@@ -21,13 +21,13 @@ def hosts() -> dashboard.Dashboard:
             "Leaked",
             f"sum(bpfleakd_process_leak_bytes_per_second{{{HOST}}})",
             RATE,
-            "What all call sites that leak gain for good.",
+            "Growth of all call sites that leak.",
         ),
         figure(
             "Live",
             f"sum(bpfleakd_process_live_bytes{{{HOST}}})",
             BYTES,
-            "Allocated since attach, not freed yet.",
+            "Allocated since the attach, not freed yet.",
         ),
         figure(
             "Next limit in",
@@ -39,7 +39,7 @@ def hosts() -> dashboard.Dashboard:
             "Missed",
             f"sum(rate(bpfleakd_losses_total{{{HOST}}}[$__rate_interval]))",
             "ops",
-            "Events that the figures do not include, for any reason.",
+            "Losses: what could not be recorded, for any reason.",
         ),
         rows(
             "Call sites that leak",
@@ -59,7 +59,7 @@ def hosts() -> dashboard.Dashboard:
         graph(
             "Leaks, by process",
             RATE,
-            "What the call sites of a process that leak gain.",
+            "Growth of the call sites that leak, by process.",
             (
                 f"topk(10, bpfleakd_process_leak_bytes_per_second{{{HOST}}})",
                 "{{instance}} {{comm}} {{unit}} {{pid}}",
@@ -68,30 +68,30 @@ def hosts() -> dashboard.Dashboard:
         graph(
             "Live bytes, by process",
             BYTES,
-            "Allocated since attach and not freed yet.",
+            "Allocated since the attach, not freed yet.",
             (f"topk(10, bpfleakd_process_live_bytes{{{HOST}}})", "{{instance}} {{comm}} {{unit}} {{pid}}"),
         ),
         graph(
             "Time until a limit is reached",
             SECONDS,
-            "Of the limit with the least room, at the growth of now.",
+            "For the limit with the least room, at the present growth.",
             (
                 f"bottomk(10, bpfleakd_process_limit_reached_seconds{{{HOST}}})",
                 "{{instance}} {{comm}} {{unit}} {{pid}}",
             ),
         ),
         graph(
-            "Watched from outside",
+            "Watched processes",
             "short",
-            "Processes whose memory is read from /proc, those that grow, those that are traced for a while.",
+            "Processes whose memory is read from /proc, those that grow, those traced for a minute.",
             (f"sum(bpfleakd_watched_processes{{{HOST}}})", "watched"),
             (f"sum(bpfleakd_growing_processes{{{HOST}}})", "growing"),
-            (f"sum(bpfleakd_windows_open{{{HOST}}})", "traced for a while"),
+            (f"sum(bpfleakd_windows_open{{{HOST}}})", "traced for a minute"),
         ),
         rows(
             "The same leak on several hosts",
             "short",
-            "On how many hosts a call site has the verdict leak.",
+            "The number of hosts on which a call site has the verdict leak.",
             "topk(20, count by (function, site) "
             f'(count by (instance, function, site) (bpfleakd_site_verdict{{{HOST}, verdict="leak"}})))',
             "function",

@@ -24,7 +24,7 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 HOST = 'instance=~"$instance"'
 PROCESS = f'{HOST}, comm=~"$comm"'
-BYTES, RATE, SECONDS, RATIO = "bytes", "Bps", "s", "percentunit"
+BYTES, RATE, SECONDS, RATIO = "bytes", "binBps", "s", "percentunit"
 WIDTH = 24
 # Of columns whose texts are short; the others share the rest. In pixels.
 WIDTHS = {

@@ -22,13 +22,13 @@ def process() -> dashboard.Dashboard:
             "Leaked",
             f"sum(bpfleakd_process_leak_bytes_per_second{{{PROCESS}}})",
             RATE,
-            "What the call sites that leak gain for good.",
+            "Growth of the call sites that leak.",
         ),
         figure(
             "Live",
             f"sum(bpfleakd_process_live_bytes{{{PROCESS}}})",
             BYTES,
-            "Allocated since attach, not freed yet.",
+            "Allocated since the attach, not freed yet.",
         ),
         figure(
             "Limit in",
@@ -40,7 +40,7 @@ def process() -> dashboard.Dashboard:
             "Room",
             f"min(bpfleakd_process_memory_room_bytes{{{PROCESS}}})",
             BYTES,
-            "What is left of that limit.",
+            "The room left below that limit.",
         ),
         figure(
             "Threads",
@@ -51,7 +51,7 @@ def process() -> dashboard.Dashboard:
         rows(
             "Verdicts",
             RATE,
-            "What becomes of the memory of each call site; the fastest leak first.",
+            "The verdict on each call site; the fastest leak first.",
             f"sort_desc((0 * bpfleakd_site_verdict{{{PROCESS}}} + ignoring (verdict) group_left () "
             f"bpfleakd_site_leak_bytes_per_second{{{PROCESS}}} or 0 * bpfleakd_site_verdict{{{PROCESS}}}) "
             "* on (instance, site) group_left (called_by, location, stack) bpfleakd_site_info)",
@@ -74,14 +74,14 @@ def process() -> dashboard.Dashboard:
         graph(
             "Leaks, by call site",
             RATE,
-            "What a call site gains for good, if it leaks or may come to.",
+            "Growth of the call sites that leak, or may leak.",
             (f"topk(15, bpfleakd_site_leak_bytes_per_second{{{PROCESS}}})", where),
         ),
         graph(
-            "Memory, and what is known of it",
+            "Memory, and its recorded part",
             BYTES,
-            "Live bytes were allocated since the attach; the rest of the anonymous memory is older, or kept "
-            "by the allocator. Memory that was not touched yet is live, but not there.",
+            "Live bytes were allocated since the attach. The rest of the anonymous memory is older, or kept "
+            "by the allocator. Memory that was not touched yet is live, but not resident.",
             (f"sum(bpfleakd_process_anonymous_bytes{{{PROCESS}}})", "anonymous memory (/proc)"),
             (f"sum(bpfleakd_process_live_bytes{{{PROCESS}}})", "live bytes"),
             (f"sum(bpfleakd_process_peak_live_bytes{{{PROCESS}}})", "most live bytes at once"),
@@ -89,7 +89,7 @@ def process() -> dashboard.Dashboard:
         graph(
             "Growth",
             RATE,
-            "Of the live bytes over the history window, of the memory by its trend, and of what leaks.",
+            "Growth of live bytes (over the history window), of memory (its trend), and of the leaks.",
             (f"sum(bpfleakd_process_growth_bytes_per_second{{{PROCESS}}})", "live bytes"),
             (f"sum(bpfleakd_process_memory_growth_bytes_per_second{{{PROCESS}}})", "anonymous memory"),
             (f"sum(bpfleakd_process_leak_bytes_per_second{{{PROCESS}}})", "leaks"),
@@ -97,14 +97,14 @@ def process() -> dashboard.Dashboard:
         graph(
             "Growth that call sites explain",
             RATIO,
-            "The part of the growth of the memory that call sites gain which leak or grow.",
+            "The share of the memory's growth that is in call sites that leak or grow.",
             (f"bpfleakd_process_explained_ratio{{{PROCESS}}}", who),
             span=8,
         ),
         graph(
             "Allocated and freed",
             "ops",
-            "Blocks a second.",
+            "Blocks per second.",
             (f"sum(rate(bpfleakd_process_allocations_total{{{PROCESS}}}[$__rate_interval]))", "allocated"),
             (f"sum(rate(bpfleakd_process_frees_total{{{PROCESS}}}[$__rate_interval]))", "freed"),
             (
@@ -116,26 +116,26 @@ def process() -> dashboard.Dashboard:
         graph(
             "Bytes allocated, by call site",
             RATE,
-            "What passes through, whether it stays or not.",
+            "All allocated bytes, freed ones included.",
             (f"topk(10, rate(bpfleakd_site_allocated_bytes_total{{{PROCESS}}}[$__rate_interval]))", where),
             span=8,
         ),
         graph(
-            "What tracing costs it",
+            "Cost of tracing, in cores",
             "short",
-            "Processor time in cores.",
+            "Processor time of the probes.",
             (f"bpfleakd_process_tracing_cores{{{PROCESS}}}", who),
         ),
         graph(
             "Missed",
             "ops",
-            "What the figures do not include.",
+            "Losses: what could not be recorded.",
             (f"sum(rate(bpfleakd_process_losses_total{{{PROCESS}}}[$__rate_interval]))", "missed"),
         ),
         rows(
             "Processes",
             "short",
-            "Who is behind the name.",
+            "The processes of this name.",
             f"bpfleakd_process_info{{{PROCESS}}}",
             "instance",
             "comm",
@@ -153,7 +153,7 @@ def process() -> dashboard.Dashboard:
     return board(
         "bpfleakd-process",
         "bpfleakd / Process",
-        "What a process holds, which call sites gain, and what of its memory is explained.",
+        "Memory of a process, verdicts on its call sites, and the explained share of its growth.",
         panels,
         label_variable("comm", f"label_values(bpfleakd_process_traced{{{HOST}}}, comm)", many=True),
         label_variable("pid", f"label_values(bpfleakd_process_info{{{PROCESS}}}, pid)", many=False),
