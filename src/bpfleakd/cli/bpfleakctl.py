@@ -18,7 +18,7 @@ from typing import Any
 from bpfleakd import __version__
 from bpfleakd.cli.arguments import socket_from_environment
 from bpfleakd.cli.examples import add_examples
-from bpfleakd.errors import BpfleakdError
+from bpfleakd.errors import BpfleakdError, ConfigError
 from bpfleakd.paths import DEFAULT_SOCKET_PATH
 from bpfleakd.printable import printable
 
@@ -52,6 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
     words = sys.argv[1:] if argv is None else argv
     try:
+        if not words:
+            make_parser().print_help(sys.stderr)
+            return ConfigError.exit_code
         arguments = make_parser(_needed(words)).parse_args(words)
         if getattr(arguments, "needs_process", False) and arguments.pid is None:
             arguments.wrong_usage(

@@ -561,6 +561,12 @@ def test_a_wrong_command_line_ends_with_2(arguments, capsys):
     assert capsys.readouterr().err.startswith("usage: bpfleakctl")
 
 
+def test_without_a_command_it_lists_the_commands(capsys):
+    """More useful than that an argument is missing; still a wrong usage."""
+    assert bpfleakctl.main([]) == 2
+    assert "list the traced processes" in capsys.readouterr().err
+
+
 def test_the_socket_may_be_given_in_three_ways(path, capsys, monkeypatch, tmp_path):
     """An option before or after the command goes before the environment."""
     with running(FakeService(processes=()), path):
