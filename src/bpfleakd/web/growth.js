@@ -24,13 +24,14 @@ export function growthPlot(history, report) {
   const points = { show: times.length <= DENSE };
   const values = (low) => (logarithmic ? low.map((value) => (value > 0 ? value : null)) : low);
   const value = (_, size) => (size === null ? "" : bytes(size));
+  const label = (size) => (size === null ? "" : bytes(size).replace(/\.0+ /, " "));
   const draw = () => {
     place.replaceChildren();
     const chart = new uPlot({
       width: Math.max(240, place.clientWidth), height: 260, padding: [null, 32, null, null],
       scales: { y: logarithmic ? { distr: 3, log: 2 } : { range: (_, __, most) => [0, Math.max(most * 1.05, 1)] } },
       axes: [{ ...axis, space: 80, incrs: TIME_STEPS, values: (_, marks) => marks.map(clock) },
-        { ...axis, size: 78, incrs: BINARY_STEPS, values: (_, marks) => marks.map((mark) => (mark === null ? "" : bytes(mark))) }],
+        { ...axis, size: 78, incrs: BINARY_STEPS, values: (_, marks) => marks.map(label) }],
       series: [{ label: "", value: (_, time) => (time ? clock(time) : "") },
         { label: "all call sites", stroke: style.color, dash: [6, 4], width: 1, points, value },
         ...lines.map((line, index) => ({
