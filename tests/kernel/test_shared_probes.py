@@ -107,3 +107,44 @@ def test_the_next_daemon_takes_over_shared_probes(daemon, workload):
         tracer.detach(program.pid)
     wait_until(lambda: tracing_events(tracer) == [])
     assert [changed_text(program.pid) for program in programs] == [[], [], []]
+
+
+def test_the_next_daemon_takes_over_the_shared_probes_of_a_sampler(daemon, workload):
+    """Each process is counted exactly before, without and after a daemon; a detach changes nothing for the
+    others, and the last one leaves nothing.
+    """
+    programs = [workload("announcing") for _ in range(3)]
+    tracer = daemon()
+    for program in programs:
+        tracer.attach(program.pid)
+    before = [program.step(100 * number)["live_count"] for number, program in enumerate(programs, 1)]
+    tracer.kill()
+    without = [program.step(100 * number)["live_count"] for number, program in enumerate(programs, 1)]
+    assert without == [2 * count for count in before], "nothing was announced without a daemon"
+
+    tracer.start()
+
+    def expect_all(traced) -> None:
+        ledgers = [program.step(50) for program in traced]
+        for program, ledger in zip(traced, ledgers, strict=True):
+            report = tracer.top_after_tick(program.pid)
+            assert report["process"]["mode"] == "inside"
+            expect_ledger(report, ledger)
+            expect_no_losses(report)
+
+    expect_all(programs)
+    assert [tracer.process(program.pid)["adopted_count"] for program in programs] == [1, 1, 1]
+    assert len(sampler_events(tracer)) >= 2
+
+    # One that shares; then the first, which has links of its own.
+    for leaving in (programs[1], programs[0]):
+        programs.remove(leaving)
+        tracer.detach(leaving.pid)
+        wait_until(lambda pid=leaving.pid: changed_text(pid) == [])
+        announced = leaving.step(0)["live_count"]
+        assert leaving.step(100)["live_count"] == announced, "its semaphore is still up"
+        expect_all(programs)
+
+    tracer.detach(programs[0].pid)
+    wait_until(lambda: changed_text(programs[0].pid) == [])
+    wait_until(lambda: tracing_events(tracer) == [])
