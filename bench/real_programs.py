@@ -1,18 +1,21 @@
 """Released programs under load: how much of their speed is left, and whether a leak is found.
 
-Each way to trace gets a separate process, in turns. Load generators on the same machine send requests to
-servers as fast as they answer.
+For each way to trace, a second process of the program runs beside one that nothing is attached to, and the
+two take turns: without, traced, traced, without. So what slows the machine for longer than a turn cancels
+out. The program has one processor core and its load generator another. What tracing costs for good is
+measured: a turn begins when a daemon that attached or detached has finished its work.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,9 +31,11 @@ from bench.tracing import RunningDaemon
 from bpfleakd.errors import BpfleakdError
 from bpfleakd.model.process import TracingMode
 
-_TURNS = 3
-_LOAD_S, _WARM_UP_S = 1.5, 0.3
-_TICK_S = 0.25
+_TURNS = 2
+# Of the way whose cost is smaller than what one turn differs from the next.
+_INSIDE_TURNS = 8
+_LOAD_S, _WARM_UP_S = 1.0, 0.5
+_INSIDE_LOSS, _INSIDE_P99_MORE = 0.03, 0.05
 # memleak prints every 5 seconds.
 _REPORT_TIMEOUT_S = 8.0
 
@@ -44,6 +49,9 @@ _NOTHING, _EXACT, _SAMPLED, _INSIDE, _MEMLEAK, _HEAPTRACK, _VALGRIND = (
     "valgrind (memcheck)",
 )
 
+# The program has the first core, and its load generator the last.
+_PIN_PROGRAM = ("taskset", "--cpu-list", str(min(os.sched_getaffinity(0))))
+
 # Of the leaking function in the tool's list.
 _Place = Callable[[str], int | None]
 
@@ -53,42 +61,63 @@ class _Way:
     """How a program is traced: started under a tool, with the tool attached, or neither.
 
     `attach` yields a function that returns the rank of a function in the tool's answer; `read` finds the rank
-    in the files that the tool left in the directory at the program's end. `once` is for slow ways: one turn
-    is enough.
+    in the files that the tool left in the directory at the program's end. `turns` without and as many traced
+    are taken twice each.
     """
 
     name: str
     attach: Callable[[Running, Path], contextlib.AbstractContextManager[_Place]] | None = None
     launch: Callable[[Path], Launcher] = lambda _directory: Launcher()
     read: Callable[[Path, str], int | None] | None = None
-    once: bool = False
+    turns: int = _TURNS
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """What two loads without tracing and two traced came to."""
+
+    without: tuple[Load, Load]
+    traced: tuple[Load, Load]
+
+    @property
+    def kept(self) -> float:
+        """Of the throughput."""
+        return sum(load.per_s for load in self.traced) / sum(load.per_s for load in self.without)
+
+    @property
+    def p99_ratio(self) -> float | None:
+        """Of the p99, as a multiple."""
+        traced, without = _p99_ms(self.traced), _p99_ms(self.without)
+        return traced / without if traced and without else None
 
 
 def measure(short: bool) -> Benchmark:
     """Measure every program in every way."""
     benchmark = Benchmark("real_programs", "Real programs", short)
-    with RunningDaemon(tick_s=_TICK_S) as daemon, _libraries() as libraries:
+    with RunningDaemon() as daemon, _libraries() as libraries:
         ways = _ways(daemon)
         found = {program.name: _Found(program) for program in PROGRAMS}
-        for turn in range(1 if short else _TURNS):
-            for number, program in enumerate(PROGRAMS):
-                # With --short, one other way for each program.
-                for way in (*ways[:2], ways[2 + number % (len(ways) - 2)]) if short else ways:
-                    if turn == 0 or not way.once:
-                        found[program.name].take(way, libraries, 0.3 if short else _LOAD_S, turn)
-    for one in found.values():
+        for number, program in enumerate(PROGRAMS):
+            # With --short, two ways for each program.
+            for way in (ways[0], ways[1 + number % (len(ways) - 1)]) if short else ways:
+                found[program.name].take(way, libraries, short=short)
+    _report(benchmark, list(found.values()), [way.name for way in ways])
+    return benchmark
+
+
+def _report(benchmark: Benchmark, found: list[_Found], ways: list[str]) -> None:
+    for one in found:
         one.report(benchmark)
-    names = [way.name for way in ways]
-    benchmark.tables.append(_table(found, names))
-    _plot(benchmark, names[1:])
+    benchmark.tables.append(_table(found, [_NOTHING, *ways]))
+    _plot(benchmark, ways)
     benchmark.notes.append(
         "A library that is preloaded leaks 1,000 bytes in every twentieth call that reads or writes; the"
         " OpenJDK program leaks through JNI. The answer is the place of the function that leaks in the tool's"
         " list, some seconds after it was attached, or at the program's end; the compiler has no leak, since"
         " it frees hardly anything. A second of the compiler's is one of its processor time. p99 is what 99"
-        " of 100 requests took at most; load makers, programs and tools share the machine."
+        " of 100 requests took at most. Program and load generator have a core each, which they share with"
+        " the tool. The middle half of the turns is in parentheses."
     )
-    return benchmark
 
 
 class _Found:
@@ -96,55 +125,50 @@ class _Found:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.loads: dict[str, list[Load]] = defaultdict(list)
+        self.turns: dict[str, list[_Turn]] = defaultdict(list)
         self.places: dict[str, int | None] = {}
         self.missing: dict[str, str] = {}
 
-    def take(self, way: _Way, libraries: Path, seconds: float, turn: int) -> None:
-        """One turn of one way; the first turn also checks its answer."""
-        if way.name in self.missing:
-            return
-        program = self.program
-        if way.name in program.not_under:
-            self.missing[way.name] = program.not_under[way.name]
+    def take(self, way: _Way, libraries: Path, *, short: bool) -> None:
+        """All turns of one way, and its answer."""
+        if way.name in self.program.not_under:
+            self.missing[way.name] = self.program.not_under[way.name]
             return
         try:
             with tempfile.TemporaryDirectory(prefix="bpfleakd-bench-") as directory:
-                load, place = _run(program, way, libraries, Path(directory), seconds, asks=turn == 0)
+                turns, place = _run(self.program, way, libraries, Path(directory), short=short)
         except NotHere as reason:
             self.missing[way.name] = str(reason)
             return
-        self.loads[way.name].append(load)
-        if turn == 0 and program.leak and way.name != _NOTHING:
+        self.turns[way.name] = turns
+        if self.program.leak:
             self.places[way.name] = place
 
     def report(self, benchmark: Benchmark) -> None:
         """Add its figures, and the reasons for missing ones."""
-        name = self.program.name
-        without = self.loads.get(_NOTHING, [])
-        for way, loads in self.loads.items():
-            of = f"{name}: {way}"
+        for way, loads in {_NOTHING: self._without(), **self._traced()}.items():
+            of = f"{self.program.name}: {way}"
             benchmark.add(f"{of}: {self.program.unit} a second", "/s", [load.per_s for load in loads])
             p99s = [load.p99_ms for load in loads if load.p99_ms is not None]
             if p99s:
                 benchmark.add(f"{of}: p99", "ms", p99s)
-            if way != _NOTHING and without:
-                pairs = zip(loads, without, strict=False)
-                benchmark.add(_kept(name, way), "", [one.per_s / other.per_s for one, other in pairs])
+            if way != _NOTHING:
+                benchmark.add(_kept(self.program.name, way), "", self._kept(way))
+        self._demand(benchmark)
         for way, reason in self.missing.items():
-            benchmark.notes.append(f"{name}, {way}: not measured: {reason}.")
+            benchmark.notes.append(f"{self.program.name}, {way}: not measured: {reason}.")
 
     def cells(self, way: str) -> str:
         """The results, for a table."""
-        if way not in self.loads:
+        loads = self._without() if way == _NOTHING else self._traced().get(way)
+        if not loads:
             return "not measured"
         parts = []
         if way == _NOTHING:
-            parts.append(f"{statistics.median(load.per_s for load in self.loads[way]):,.4g}/s")
-        elif self.loads.get(_NOTHING):
-            pairs = zip(self.loads[way], self.loads[_NOTHING], strict=False)
-            parts.append(f"{statistics.median(one.per_s / other.per_s for one, other in pairs):.0%}")
-        p99s = [load.p99_ms for load in self.loads[way] if load.p99_ms is not None]
+            parts.append(f"{statistics.median(load.per_s for load in loads):,.4g}/s")
+        else:
+            parts.append(_with_middle(self._kept(way)))
+        p99s = [load.p99_ms for load in loads if load.p99_ms is not None]
         if p99s:
             parts.append(f"p99 {statistics.median(p99s):.3g} ms")
         if way in self.places:
@@ -152,49 +176,107 @@ class _Found:
             parts.append("does not name it" if place is None else f"names it: no. {place}")
         return "; ".join(parts)
 
+    def _without(self) -> list[Load]:
+        return [load for turns in self.turns.values() for turn in turns for load in turn.without]
+
+    def _traced(self) -> dict[str, list[Load]]:
+        return {way: [load for turn in turns for load in turn.traced] for way, turns in self.turns.items()}
+
+    def _kept(self, way: str) -> list[float]:
+        return [turn.kept for turn in self.turns[way]]
+
+    def _demand(self, benchmark: Benchmark) -> None:
+        """What the sampler inside may cost."""
+        of = f"{self.program.name}: {_INSIDE}"
+        if not self.turns[_INSIDE]:
+            return
+        lost = benchmark.add(f"{of}: throughput lost", "", [1 - kept for kept in self._kept(_INSIDE)])
+        benchmark.demand(lost.name, _INSIDE_LOSS, lost, "")
+        ratios = [ratio for turn in self.turns[_INSIDE] if (ratio := turn.p99_ratio) is not None]
+        if ratios:
+            more = benchmark.add(f"{of}: p99, more than without", "", [ratio - 1 for ratio in ratios])
+            benchmark.demand(more.name, _INSIDE_P99_MORE, more, "")
+
 
 def _run(
-    program: Program, way: _Way, libraries: Path, directory: Path, seconds: float, *, asks: bool
-) -> tuple[Load, int | None]:
-    """The program under load in one way, and the rank of its leak if `asks`."""
-    place: int | None = None
-    launcher = way.launch(directory)
-    if way.attach or way.name == _NOTHING:
-        launcher = replace(launcher, variables={"LD_LIBRARY_PATH": str(libraries), **launcher.variables})
-    asks = asks and bool(program.leak)
-    with program.start(launcher) as running:
-        if not program.once:
-            running.load(_WARM_UP_S)
-        if way.attach:
-            with way.attach(running, libraries / program.library) as place_of:
-                load = running.load(seconds)
-                place = place_of(program.leak) if asks else None
-        else:
-            load = running.load(seconds)
-    if way.read and asks:
+    program: Program, way: _Way, libraries: Path, directory: Path, *, short: bool
+) -> tuple[list[_Turn], int | None]:
+    """The program in turns without and traced, and the rank of its leak."""
+    seconds = 0.3 if short else _LOAD_S
+    without, traced = (
+        replace(
+            launcher,
+            prefix=(*_PIN_PROGRAM, *launcher.prefix),
+            variables={"LD_LIBRARY_PATH": str(libraries), **launcher.variables},
+        )
+        for launcher in (Launcher(), way.launch(directory))
+    )
+    number = 1 if short else way.turns
+    turns, place = [], None
+    if program.once:
+        turns = [_turn_of_runs(program, way, without, traced, libraries) for _ in range(number)]
+        return turns, None
+    with program.start(without) as other, program.start(traced) as running:
+        for one in (other, running):
+            _load(one, _WARM_UP_S)
+        for turn in range(number):
+            first = _load(other, seconds)
+            with way.attach(running, libraries / program.library) if way.attach else _no_tool() as place_of:
+                loads = (_load(running, seconds), _load(running, seconds))
+                if way.attach and turn == number - 1 and program.leak:
+                    place = place_of(program.leak)
+            turns.append(_Turn((first, _load(other, seconds)), loads))
+    if way.read and program.leak:
         place = way.read(directory, program.leak)
-    return load, place
+    return turns, place
+
+
+def _turn_of_runs(program: Program, way: _Way, without: Launcher, traced: Launcher, libraries: Path) -> _Turn:
+    """A turn of a program whose only load is its whole run."""
+    loads = []
+    for launcher in (without, traced, traced, without):
+        with program.start(launcher) as running, contextlib.ExitStack() as tool:
+            if launcher is traced and way.attach:
+                tool.enter_context(way.attach(running, libraries / program.library))
+            loads.append(_load(running, 0))
+    return _Turn((loads[0], loads[3]), (loads[1], loads[2]))
+
+
+def _load(running: Running, seconds: float) -> Load:
+    """A load whose generator has a core that the program does not have. Tools are not bound to it."""
+    everywhere = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(everywhere)})
+    try:
+        return running.load(seconds)
+    finally:
+        os.sched_setaffinity(0, everywhere)
+
+
+@contextlib.contextmanager
+def _no_tool() -> Iterator[_Place]:
+    yield lambda _function: None
 
 
 def _ways(daemon: RunningDaemon) -> tuple[_Way, ...]:
     return (
-        _Way(_NOTHING),
         _Way(_EXACT, lambda running, _library: _traced(daemon, running, TracingMode.EXACT)),
         _Way(_SAMPLED, lambda running, _library: _traced(daemon, running, TracingMode.SAMPLED)),
         _Way(
             _INSIDE,
             lambda running, _library: _traced(daemon, running, TracingMode.INSIDE),
             launch=launchers.inside,
+            turns=_INSIDE_TURNS,
         ),
         _Way(_MEMLEAK, _under_memleak),
         _Way(_HEAPTRACK, launch=launchers.heaptrack, read=place_in_heaptrack),
-        _Way(_VALGRIND, launch=launchers.valgrind, read=place_in_valgrind, once=True),
+        _Way(_VALGRIND, launch=launchers.valgrind, read=place_in_valgrind, turns=1),
     )
 
 
 @contextlib.contextmanager
 def _traced(daemon: RunningDaemon, running: Running, mode: TracingMode) -> Iterator[_Place]:
     daemon.client.attach(running.pid, mode)
+    daemon.wait_calm()
 
     def place(function: str) -> int | None:
         daemon.wait_ticks(2)
@@ -206,6 +288,7 @@ def _traced(daemon: RunningDaemon, running: Running, mode: TracingMode) -> Itera
         # The process may have ended.
         with contextlib.suppress(BpfleakdError):
             daemon.client.detach(running.pid)
+        daemon.wait_detached()
 
 
 @contextlib.contextmanager
@@ -239,8 +322,22 @@ def _kept(program: str, way: str) -> str:
     return f"{program}: {way}: of the throughput without"
 
 
-def _table(found: Mapping[str, _Found], ways: list[str]) -> Table:
-    rows = tuple((name, *(one.cells(way) for way in ways)) for name, one in found.items())
+def _with_middle(ratios: list[float]) -> str:
+    """The median, and the middle half if there are enough."""
+    middle = f"{statistics.median(ratios):.0%}"
+    if len(ratios) < 4:
+        return middle
+    low, _, high = statistics.quantiles(ratios, n=4)
+    return f"{middle} ({low:.0%} to {high:.0%})"
+
+
+def _p99_ms(loads: tuple[Load, Load]) -> float | None:
+    first, second = (load.p99_ms for load in loads)
+    return None if first is None or second is None else (first + second) / 2
+
+
+def _table(found: list[_Found], ways: list[str]) -> Table:
+    rows = tuple((one.program.name, *(one.cells(way) for way in ways)) for one in found)
     return Table("", ("program", *ways), rows)
 
 

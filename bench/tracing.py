@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+from bench.targets import process_cpu_ns
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.errors import BpfleakdError
 from bpfleakd.kernel.pins import pinned_sets
@@ -32,6 +33,8 @@ _CACHE = Path(__file__).parents[1] / "build" / "bench" / "cache"
 # Generous for a busy machine: the daemon may have to compile first.
 _START_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 20.0
+_CALM_TIMEOUT_S = 15.0
+_CALM_SHARE = 0.05
 
 
 def ended_with_us(*command: object) -> list[str]:
@@ -173,6 +176,27 @@ class RunningDaemon:
             time.sleep(0.05)
         return seen[1:]
 
+    def wait_calm(self) -> None:
+        """Wait until the daemon and its children do no more than what each tick needs."""
+        deadline = time.monotonic() + _CALM_TIMEOUT_S
+        while self._busy_share() > _CALM_SHARE and time.monotonic() < deadline:
+            pass
+
+    def wait_detached(self) -> None:
+        """Wait until nothing is traced and the daemon has removed what slows all system calls."""
+        watched = self.pinned("links") / "sys_exit_mmap"
+        self.until(lambda: None if watched.exists() else True)
+        self.wait_calm()
+
+    def _busy_share(self) -> float:
+        """Of a core, over a second, which contains a tick."""
+        before, began_s = _cpu_ns_of_tree(self.pid), time.monotonic()
+        time.sleep(1.0)
+        after = _cpu_ns_of_tree(self.pid)
+        # A child that has ended took its time along: it was busy.
+        used_ns = sum(ns - before.get(pid, 0) for pid, ns in after.items())
+        return 1.0 if before.keys() - after.keys() else used_ns / (time.monotonic() - began_s) / 1e9
+
     def resident_mb(self) -> dict[str, float]:
         """Resident memory in MB (2^20): VmRSS, RssAnon, and VmHWM, the peak of VmRSS."""
         status = Path(f"/proc/{self.pid}/status").read_text()
@@ -190,3 +214,15 @@ class RunningDaemon:
         shutil.rmtree(self._directory, ignore_errors=True)
         shutil.rmtree(self._pins, ignore_errors=True)
         remove_events(group_of(self._pins), wait_s=1)
+
+
+def _cpu_ns_of_tree(pid: int) -> dict[int, int]:
+    """The processor time so far of a process and those that descend from it."""
+    found, left = {}, [pid]
+    while left:
+        one = left.pop()
+        with contextlib.suppress(OSError):
+            children = [path.read_text() for path in Path(f"/proc/{one}/task").glob("*/children")]
+            left += map(int, " ".join(children).split())
+            found[one] = process_cpu_ns(one)
+    return found

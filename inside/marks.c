@@ -3,22 +3,39 @@
 
 #include <sys/mman.h>
 
-#define LEAF_BYTES ((1UL << MARK_LEAF_BITS) / MARK_PAGE_BYTES * 2 / 8)
+#define LEAF_WORDS ((1UL << MARK_LEAF_BITS) / MARK_PAGE_BYTES * 2 / 64)
+#define LEAF_BYTES (LEAF_WORDS * sizeof(uint64_t))
+
+/*
+ * Of most processes, all leaves. So the library makes no system call in a sandboxed process, which a seccomp filter
+ * might kill for it.
+ */
+#define LEAVES_SET_ASIDE 16
 
 uint64_t *mark_leaves[MARK_LEAVES];
+static uint64_t leaves_set_aside[LEAVES_SET_ASIDE][LEAF_WORDS] __attribute__((aligned(MARK_PAGE_BYTES)));
+static size_t leaves_taken;
+
+static uint64_t *new_leaf(void)
+{
+	size_t number = __atomic_load_n(&leaves_taken, __ATOMIC_RELAXED);
+	void *leaf;
+
+	while (number < LEAVES_SET_ASIDE)
+		if (__atomic_compare_exchange_n(&leaves_taken, &number, number + 1, false, __ATOMIC_RELAXED,
+						__ATOMIC_RELAXED))
+			return leaves_set_aside[number];
+	leaf = mmap(NULL, LEAF_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	return leaf == MAP_FAILED ? NULL : leaf;
+}
 
 static uint64_t *make_leaf(uint64_t **slot)
 {
-	uint64_t *known = NULL;
-	uint64_t *leaf = mmap(NULL, LEAF_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-			      -1, 0);
+	uint64_t *known = NULL, *leaf = new_leaf();
 
-	if (leaf == MAP_FAILED)
-		return NULL;
-	if (__atomic_compare_exchange_n(slot, &known, leaf, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+	/* If another thread was faster, this leaf stays unused. */
+	if (!leaf || __atomic_compare_exchange_n(slot, &known, leaf, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
 		return leaf;
-	/* Another thread was faster. */
-	munmap(leaf, LEAF_BYTES);
 	return known;
 }
 

@@ -72,6 +72,16 @@ def test_a_heap_whose_blocks_are_replaced_over_and_over_does_not_grow(blocks, le
     assert with_kib - without_kib < full_kib // 100 + 1_024
 
 
+def test_it_makes_no_system_call_of_its_own():
+    """A sandbox may kill for one. The program has all its memory before, and is sampled in the sandbox."""
+    done = subprocess.run(
+        [inside_program("sandboxed"), *semaphores()],
+        env={**os.environ, "LD_PRELOAD": str(library()), "BPFLEAK_SAMPLE_INTERVAL": "1024"},
+        check=False,
+    )
+    assert done.returncode == 0
+
+
 @pytest.mark.parametrize("is_behind", [True, False])
 @pytest.mark.parametrize("allocator", ["libjemalloc.so.2", "libtcmalloc_minimal.so.4", "libmimalloc.so.2"])
 def test_other_allocators_are_called_as_ever(allocator, is_behind):
