@@ -31,9 +31,8 @@ from bench.tracing import RunningDaemon
 from bpfleakd.errors import BpfleakdError
 from bpfleakd.model.process import TracingMode
 
-_TURNS = 2
-# Of the way whose cost is smaller than what one turn differs from the next.
-_INSIDE_TURNS = 8
+# Of the way that costs less than one turn differs from the next.
+_INSIDE_TURNS, _INSIDE_LOADS = 6, 2
 _LOAD_S, _WARM_UP_S = 1.0, 0.5
 _INSIDE_LOSS, _INSIDE_P99_MORE = 0.03, 0.05
 # memleak prints every 5 seconds.
@@ -61,23 +60,24 @@ class _Way:
     """How a program is traced: started under a tool, with the tool attached, or neither.
 
     `attach` yields a function that returns the rank of a function in the tool's answer; `read` finds the rank
-    in the files that the tool left in the directory at the program's end. `turns` without and as many traced
-    are taken twice each.
+    in the files that the tool left in the directory at the program's end. A turn has `loads` without, twice
+    as many traced, and `loads` without again.
     """
 
     name: str
     attach: Callable[[Running, Path], contextlib.AbstractContextManager[_Place]] | None = None
     launch: Callable[[Path], Launcher] = lambda _directory: Launcher()
     read: Callable[[Path, str], int | None] | None = None
-    turns: int = _TURNS
+    turns: int = 2
+    loads: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """What two loads without tracing and two traced came to."""
+    """What loads without tracing and as many traced came to."""
 
-    without: tuple[Load, Load]
-    traced: tuple[Load, Load]
+    without: list[Load]
+    traced: list[Load]
 
     @property
     def kept(self) -> float:
@@ -202,7 +202,6 @@ def _run(
     program: Program, way: _Way, libraries: Path, directory: Path, *, short: bool
 ) -> tuple[list[_Turn], int | None]:
     """The program in turns without and traced, and the rank of its leak."""
-    seconds = 0.3 if short else _LOAD_S
     without, traced = (
         replace(
             launcher,
@@ -211,21 +210,22 @@ def _run(
         )
         for launcher in (Launcher(), way.launch(directory))
     )
-    number = 1 if short else way.turns
-    turns, place = [], None
+    number, loads = (1, 1) if short else (way.turns, way.loads)
+    place = None
     if program.once:
-        turns = [_turn_of_runs(program, way, without, traced, libraries) for _ in range(number)]
+        turns = [_turn_of_runs(program, way, without, traced, libraries) for _ in range(number * loads)]
         return turns, None
+    turns = []
     with program.start(without) as other, program.start(traced) as running:
         for one in (other, running):
-            _load(one, _WARM_UP_S)
+            _loads(one, 1, _WARM_UP_S)
         for turn in range(number):
-            first = _load(other, seconds)
+            before = _loads(other, loads)
             with way.attach(running, libraries / program.library) if way.attach else _no_tool() as place_of:
-                loads = (_load(running, seconds), _load(running, seconds))
+                during = _loads(running, 2 * loads)
                 if way.attach and turn == number - 1 and program.leak:
                     place = place_of(program.leak)
-            turns.append(_Turn((first, _load(other, seconds)), loads))
+            turns.append(_Turn(before + _loads(other, loads), during))
     if way.read and program.leak:
         place = way.read(directory, program.leak)
     return turns, place
@@ -233,21 +233,21 @@ def _run(
 
 def _turn_of_runs(program: Program, way: _Way, without: Launcher, traced: Launcher, libraries: Path) -> _Turn:
     """A turn of a program whose only load is its whole run."""
-    loads = []
+    turn = _Turn([], [])
     for launcher in (without, traced, traced, without):
         with program.start(launcher) as running, contextlib.ExitStack() as tool:
             if launcher is traced and way.attach:
                 tool.enter_context(way.attach(running, libraries / program.library))
-            loads.append(_load(running, 0))
-    return _Turn((loads[0], loads[3]), (loads[1], loads[2]))
+            (turn.traced if launcher is traced else turn.without).extend(_loads(running, 1))
+    return turn
 
 
-def _load(running: Running, seconds: float) -> Load:
-    """A load whose generator has a core that the program does not have. Tools are not bound to it."""
+def _loads(running: Running, number: int, seconds: float = _LOAD_S) -> list[Load]:
+    """Loads whose generator has a core that the program does not have. Tools are not bound to it."""
     everywhere = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {max(everywhere)})
     try:
-        return running.load(seconds)
+        return [running.load(seconds) for _ in range(number)]
     finally:
         os.sched_setaffinity(0, everywhere)
 
@@ -266,6 +266,7 @@ def _ways(daemon: RunningDaemon) -> tuple[_Way, ...]:
             lambda running, _library: _traced(daemon, running, TracingMode.INSIDE),
             launch=launchers.inside,
             turns=_INSIDE_TURNS,
+            loads=_INSIDE_LOADS,
         ),
         _Way(_MEMLEAK, _under_memleak),
         _Way(_HEAPTRACK, launch=launchers.heaptrack, read=place_in_heaptrack),
@@ -331,9 +332,9 @@ def _with_middle(ratios: list[float]) -> str:
     return f"{middle} ({low:.0%} to {high:.0%})"
 
 
-def _p99_ms(loads: tuple[Load, Load]) -> float | None:
-    first, second = (load.p99_ms for load in loads)
-    return None if first is None or second is None else (first + second) / 2
+def _p99_ms(loads: list[Load]) -> float | None:
+    p99s = [load.p99_ms for load in loads if load.p99_ms is not None]
+    return statistics.median(p99s) if p99s else None
 
 
 def _table(found: list[_Found], ways: list[str]) -> Table:
