@@ -217,7 +217,7 @@ wheel: setup ## Build dist/bpfleakd-*.whl, with the BPF sources inside
 	@ls dist/*.whl
 
 .PHONY: deb
-deb: wheel inside ## Build dist/bpfleakd_*.deb for this distribution
+deb: wheel ## Build dist/bpfleakd_*.deb for this distribution
 	@scripts/build-deb dist/*.whl
 
 UNITDIR = $(DESTDIR)/usr/lib/systemd/system
