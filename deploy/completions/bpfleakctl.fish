@@ -64,7 +64,7 @@ complete -c bpfleakctl -n '_shtab_bpfleakctl_using attach' -s h -l help -d 'show
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using attach' -l pid -xka "(ls /proc | grep -x '[0-9]*')" -d 'the same as PID'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using attach' -l unit -x -d 'all processes of a systemd unit (a shell pattern)'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using attach' -l container -x -d 'all processes of a container: its id, or the beginning of it'
-complete -c bpfleakctl -n '_shtab_bpfleakctl_using attach' -l mode -xka "exact sampled auto inside" -d 'exact: record every block; sampled: record some and estimate the rest; auto: exact until that exceeds the budget; inside: what a sampler inside the program announces (inside if there is one, else exact)'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using attach' -l mode -xka "exact sampled auto inside" -d 'exact: record every block; sampled: record some and estimate the rest; auto: exact until that exceeds the budget; inside: what a sampler inside the program announces (default: inside if there is a sampler, else exact)'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using attach' -l wait -d 'wait for the verdict, print it, and exit with its code (docs/exit-codes.md)'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using attach' -l for -x -d 'with --wait: how long to watch, unless all of them end earlier (90s)'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using attach' -l json -d 'with --wait: print JSON (docs/json.md)'

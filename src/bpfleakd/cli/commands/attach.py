@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=[mode.value for mode in ATTACH_MODES],
         help="exact: record every block; sampled: record some and estimate the rest; "
         "auto: exact until that exceeds the budget; inside: what a sampler inside the program announces "
-        "(inside if there is one, else exact)",
+        "(default: inside if there is a sampler, else exact)",
     )
     parser.add_argument(
         "--wait",
