@@ -235,9 +235,9 @@ def _reason(memory: Trend | None, grows: bool, found_growth: FoundGrowth, share:
     found = ", ".join(parts)
     if memory is None:
         if found_growth.any_leaks or found_growth.growing_bytes_per_s <= 0:
-            return found if found_growth.any_leaks else "not observed long enough"
+            return found if found_growth.any_leaks else "observed too briefly"
         rate = human_rate(found_growth.growing_bytes_per_s)
-        return f"call sites grow {rate}; not observed long enough whether they leak"
+        return f"call sites grow {rate}; too early to tell whether they leak"
     if not grows or share is None:
         whose = "its other memory" if mapped else "the memory of the process"
         return f"{found}; {whose} does not grow{' yet' if leaks or stacks else ''}"
