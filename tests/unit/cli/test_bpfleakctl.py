@@ -331,14 +331,15 @@ def test_diff_rejects_wrong_arguments(ctl, arguments):
     assert ended.value.code == 2
 
 
-def test_ps_by_severity_and_as_it_is_wanted(ctl):
-    """The worst first; wide, without titles, of one process."""
+def test_ps_by_severity_and_as_it_is_wanted(ctl, monkeypatch):
+    """The worst first; wide at any width, without titles, of one process."""
     calm = a_traced_process(1, process=a_process(1, comm="calm"), process_verdict=None)
     leaky = a_traced_process(2, process=a_process(2, comm="leaky"), process_verdict=a_process_verdict())
     service = FakeService(processes=(calm, leaky))
     _, out, _ = ctl(service, "ps")
     assert out.index("leaky") < out.index("calm")
     assert "executable" not in out
+    monkeypatch.setenv("COLUMNS", "60")
     _, out, _ = ctl(service, "ps", "-o", "wide", "--no-headers")
     assert leaky.process.exe in out
     assert "growth/s" not in out
@@ -530,7 +531,6 @@ def test_top_of_a_process_that_is_not_attached(ctl, flags):
 @pytest.mark.parametrize(
     "arguments",
     [
-        [],
         ["unknown"],
         ["attach"],
         ["attach", "--pid", "x"],

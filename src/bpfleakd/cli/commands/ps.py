@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     # rich takes longer to import than all the rest: only where a table is drawn.
     from bpfleakd.cli.render.console import make_console
 
-    console = make_console()
+    console = make_console(bounded=arguments.output != "wide")
     _print(console, client, arguments)
     while arguments.watch:
         time.sleep(arguments.watch)
@@ -72,9 +72,7 @@ def _print(console: Console, client: DaemonClient, arguments: argparse.Namespace
     wide = arguments.output == "wide"
     traced, watched = _rows(client, arguments)
     width = fitting_width(console)
-    view = processes_view(by_severity(traced), width=width, wide=wide, headers=headers)
-    # A wide table is not wrapped here; a terminal cuts or wraps it.
-    console.print(view, soft_wrap=wide)
+    console.print(processes_view(by_severity(traced), width=width, wide=wide, headers=headers))
     if arguments.all:
         console.print()
         console.print(watched_view(watched, headers=headers))

@@ -13,10 +13,15 @@ from rich.console import Console
 _UNBOUNDED = 10_000
 
 
-def make_console(stream: TextIO | None = None, environ: Mapping[str, str] = os.environ) -> Console:
-    """Return a console that shows texts as they are: no markup, no emoji codes, no guessed highlights."""
+def make_console(
+    stream: TextIO | None = None, environ: Mapping[str, str] = os.environ, *, bounded: bool = True
+) -> Console:
+    """Return a console that shows texts as they are: no markup, no emoji codes, no guessed highlights.
+
+    With `bounded` false, no line is cut; a terminal wraps it.
+    """
     stream = stream or sys.stdout
-    bounded = stream.isatty() or "COLUMNS" in environ
+    bounded = bounded and (stream.isatty() or "COLUMNS" in environ)
     return _Console(
         file=stream,
         width=None if bounded else _UNBOUNDED,

@@ -68,7 +68,7 @@ def processes_view(
 ) -> RenderableType:
     """Return a row a process; under the table, what was missed, what costs much, and what is limited.
 
-    `width` is the terminal's (None: as wide as it gets); `wide` adds columns whatever the width.
+    `width` is the terminal's (None: as wide as it gets); `wide` adds columns.
     """
     if not processes:
         return Text("no process is traced: bpfleakctl attach PID")
@@ -93,7 +93,7 @@ def processes_view(
     ]
     notes = [Text(f"{row.process.pid} {printable(note)}") for row in processes for note in row.process.notes]
     costs = map(_cost, filter(_is_dear, processes))
-    table = processes_table(processes, width=None if wide else width, wide=wide, headers=headers)
+    table = processes_table(processes, width=width, wide=wide, headers=headers)
     return Group(table, *missed, *gaps, *aside, *notes, *costs)
 
 
