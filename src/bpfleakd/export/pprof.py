@@ -30,6 +30,8 @@ _SAMPLE_TYPES = (
 )
 # pprof, internal/profile/prune.go, simplifyFunc: these two names keep their parenthesis.
 _PARAMETERS = re.compile(r"(?<!operator)\((?!anonymous namespace\))")
+# internal/symbolizer, demangleSingleFunction: `go tool pprof` removes these from C++ names first.
+_BRACKETED = (re.compile(r"\([^()]*\)"), re.compile(r"<[^<>]*>"))
 _NS_PER_S = 1_000_000_000
 
 # Values and labels of one sample.
@@ -173,7 +175,18 @@ def _drop_frames(sites: Sequence[SiteReport]) -> str:
         first = next(blamed, 0)
         inner.update(names[:first])
         outer.update(names[first:])
-    return "|".join(_escaped(name) for name in sorted({_unparenthesized(n) for n in inner - outer}))
+    dropped = {_unparenthesized(name) for name in inner - outer}
+    dropped |= set(map(_bare, inner)) - set(map(_bare, outer))
+    return "|".join(_escaped(name) for name in sorted(dropped))
+
+
+def _bare(name: str) -> str:
+    """A name without parameters, template arguments and anonymous namespaces."""
+    for bracketed in _BRACKETED:
+        shorter = None
+        while shorter != name:
+            shorter, name = name, bracketed.sub("", name)
+    return name
 
 
 def _unparenthesized(name: str) -> str:

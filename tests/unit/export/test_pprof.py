@@ -164,6 +164,26 @@ def test_leaves_are_the_functions_to_blame():
     )
 
 
+def test_the_pattern_has_names_as_go_tool_pprof_shortens_them():
+    """Without template arguments; a short name that an outer function has, too, stays."""
+    inner = (
+        "pool<a<int> >::get(f(*)(int)) const",
+        "(anonymous namespace)::grow<char>()",
+        "list<int>::add(int)",
+    )
+    site = a_site(
+        "shop::remember(int)",
+        stack=tuple(map(a_frame, (*inner, "shop::remember(int)", "list<shop>::add(shop)"))),
+        module=a_frame("x").module,
+    )
+    profile = profile_of(site)
+    pattern = profile.string_table[profile.drop_frames]
+    assert re.fullmatch(pattern, "pool::get const")
+    assert re.fullmatch(pattern, "::grow")
+    assert re.fullmatch(pattern, "list<int>::add")
+    assert not re.fullmatch(pattern, "list::add")
+
+
 def test_names_in_the_pattern_are_text():
     """Whatever characters of patterns are in them."""
     site = a_site(
