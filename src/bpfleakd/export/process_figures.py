@@ -112,7 +112,7 @@ PROCESS_GAUGES: tuple[Gauge[ExportedProcess], ...] = (
     Gauge(
         "limit_reached_seconds",
         "seconds",
-        "Time at which that limit is reached at this growth; absent if it cannot be predicted.",
+        "Seconds until that limit is reached at this growth; absent if that cannot be predicted.",
         lambda row: row.verdict.limit_reached_s if row.verdict else None,
         min,
     ),
@@ -125,7 +125,7 @@ PROCESS_GAUGES: tuple[Gauge[ExportedProcess], ...] = (
     Gauge(
         "managed_live_bytes",
         "bytes",
-        "Bytes that survived the last collection of the managed heap (.NET); absent before the first.",
+        "Bytes that survived the last collection of the managed heap; absent before the first.",
         lambda row: row.managed.live_bytes if row.managed else None,
     ),
     Gauge(
