@@ -214,8 +214,14 @@ struct python {
 	 */
 	__u16 code_checks[3];
 	__u16 code_adaptive;
+	/* Offset of the pointer to the state of the thread that has the interpreter's lock; 0: there is no such word. */
+	__u16 current_state;
 	/* Whether a probe counts each release of a code object in `code_releases`. */
-	__u64 sees_releases;
+	__u16 sees_releases;
+	/* Whether local variables of the evaluation loop always lie at the same distance from its frame's end (CFA). */
+	__u16 has_fixed_frames;
+	/* How far below that end the cframe lies; programs find out. 0: unknown. */
+	__u16 cframe_distance;
 	__u64 code_releases;
 };
 
@@ -554,7 +560,9 @@ struct unwind_mappings {
 enum python_phase {
 	/* The next frame is a native frame. */
 	PYTHON_NATIVE,
-	/* Looking for the thread's state; the next frame belongs to an evaluation loop. */
+	/* The native frame of an evaluation loop was passed. */
+	PYTHON_LOOP,
+	/* Looking for the thread's state, after that. */
 	PYTHON_SEARCH,
 	/* Among the Python frames of one evaluation loop. */
 	PYTHON_RUN,
@@ -573,6 +581,9 @@ struct python_walk {
 	__u32 rejoin_depth;
 	__u64 rejoin_hash;
 	__u64 frame;
+	/* ip and sp in the loop. */
+	__u64 loop_ip;
+	__u64 loop_sp;
 	__u64 state;
 	__u64 interpreter;
 	/* How many code objects had been released when the walk began. */
@@ -580,6 +591,13 @@ struct python_walk {
 	__u32 run_depth;
 	__u32 states_seen;
 	__u32 count;
+	/* Whether nothing but the proof at the end of the run shows that the thread's state is right. */
+	__u32 is_unchecked;
+	/* The walk before the run: its hash, depth, `count`, and the hash of code objects that the run continues. */
+	__u64 run_hash;
+	__u32 run_start;
+	__u32 run_count;
+	__u32 run_check;
 	__u32 reserved;
 };
 

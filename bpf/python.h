@@ -6,11 +6,17 @@
  * enum python_entry says where a run ends. Between two loops, native frames of the interpreter are left out, as in
  * Python's own tracebacks. Native frames of extensions stay.
  *
+ * In 3.11 and 3.12, each loop has a local variable with a pointer to its newest frame (the cframe). The first search
+ * shows where in the loop's native frame it lies, and from then on the walk finds it there, without the thread's state.
+ *
  * The state is found by the thread's id, not by who holds the interpreter's lock, because code without the lock
  * allocates too. It is remembered with the thread. It is still right if it has the same thread id and its interpreter
  * is still the only one. A thread has a state in each interpreter that it has run. The walk takes those that have
  * frames one after the other, newest interpreter first: the list of interpreters begins with it, and an older one
  * called it.
+ *
+ * From 3.12 on, the last frame of a run is a local variable of its loop. It proves that the loop runs these frames, and
+ * not another one that the thread has in another state. Frames without this proof are taken back.
  *
  * Each call does one step (a state of the list, or a frame), so the loop of the walk bounds all of this. If something
  * cannot be read or is not a code object, this walk takes no more Python frames and continues with native ones.
@@ -23,10 +29,16 @@
 /* The search for a thread's state ends after so many; the thread then has native frames only. */
 #define PYTHON_STATES_MAX 512
 
+/* A remembered state is checked after so many frames of a run, because the walk may not get to the proof at its end. */
+#define PYTHON_UNPROVEN_MAX 48
+
+/* A number with this bit is no number of releases: it is the time of a walk, which only that walk has in its thread. */
+#define OWN_RELEASES (1ULL << 63)
+
 /* What the walk is to do next. */
 enum {
 	NATIVE_WORD,	/* record the native frame, and go to its caller */
-	NATIVE_REPLACED,	/* go to the caller: Python frames stand for this frame */
+	NATIVE_LOOP,	/* go to the caller, and ask for the frames that the loop runs */
 	PYTHON_WORD,	/* record *word */
 	PYTHON_SEARCHES,	/* ask again */
 };
@@ -115,18 +127,48 @@ static __always_inline u64 read_state(struct python *python, u64 state, u64 *pat
 }
 
 /*
- * Begin with the newest frame of a thread's state. In 3.11 and 3.12 another structure lies between them. It is a local
- * variable of the evaluation loop, so the walk has copied that part of the stack anyway.
+ * Whether an address lies in the native frame of the loop that the walk has just passed: the walk is at its caller, so
+ * sp is the frame's end. `loop_sp` is too large if the end was guessed.
  */
-static __always_inline void enter_frames(struct walk_scratch *scratch, struct python *python,
-					 volatile struct walk_state *walk, u64 frame)
+static __always_inline bool is_in_loop_frame(volatile struct walk_state *walk, u64 address)
 {
-	if (python->frame_path_second != NO_SECOND_STEP && frame &&
-	    !read_word(scratch, frame + python->frame_path_second, &frame))
-		frame = 0;
-	walk->python.frame = frame;
-	walk->python.run_depth = 0;
-	walk->python.phase = frame ? PYTHON_RUN : PYTHON_GIVEN_UP;
+	return address >= walk->python.loop_sp && address < walk->sp;
+}
+
+/*
+ * The frame that a local variable of a loop points to, 0 if it cannot be read. The walk has copied that part of the
+ * stack anyway.
+ */
+static __always_inline u64 frame_in(struct walk_scratch *scratch, u32 offset, u64 variable)
+{
+	u64 frame;
+
+	return read_word(scratch, variable + offset, &frame) ? frame : 0;
+}
+
+/*
+ * The newest frame of a thread's state. If the loop is the one that runs it, its cframe shows the place for all loops,
+ * because they are the same function.
+ */
+static __always_inline u64 newest_frame(struct walk_scratch *scratch, struct python *python,
+					volatile struct walk_state *walk, u64 path)
+{
+	if (python->frame_path_second == NO_SECOND_STEP || !path)
+		return path;
+	if (python->has_fixed_frames && is_in_loop_frame(walk, path) && walk->sp - path <= 0xffff)
+		python->cframe_distance = walk->sp - path;
+	return frame_in(scratch, python->frame_path_second, path);
+}
+
+/* Whether the end of a run shows that the loop runs it. */
+static __always_inline bool has_proof(struct python *python, volatile struct walk_state *walk)
+{
+	return python->entry_kind == ENTRY_OWNER && walk->python.loop_sp < walk->sp;
+}
+
+static __always_inline u64 newest_interpreter(struct python *python)
+{
+	return read_python_word(python->runtime + python->interpreters_head);
 }
 
 /* Forget the thread's state, and return the first state of an interpreter, 0 if there is none. */
@@ -136,15 +178,48 @@ static __always_inline u64 begin_search(struct thread *thread, struct python *py
 	return interpreter ? read_python_word(interpreter + python->threads_head) : 0;
 }
 
-/* The next native frame is an evaluation loop: look for the thread's state, or continue with its frames. */
+/*
+ * The number of code objects that were released so far. Code objects read since then are still valid. A walk that
+ * cannot rely on the count gets a number of its own.
+ */
+static __always_inline u64 releases_now(struct python *python, bool is_certain)
+{
+	if (python->sees_releases && is_certain)
+		return *(volatile u64 *)&python->code_releases;
+	return OWN_RELEASES | bpf_ktime_get_ns();
+}
+
+/*
+ * The state that the thread runs, if it has another one than the remembered: until 3.11, `_PyRuntime` names the state of
+ * the thread that has the interpreter's lock.
+ */
+static __always_inline u64 state_now(struct thread *thread, struct python *python, u64 state)
+{
+	u64 current = read_python_word(python->runtime + python->current_state);
+
+	if (!current || current == state ||
+	    read_python_word(current + python->thread_id) != thread->python_thread_id)
+		return state;
+	return current;
+}
+
+/* The walk has passed the native frame of a loop: find its newest frame, or look for the thread's state. */
 static __always_inline void enter_loop(struct thread *thread, struct python *python,
 				       volatile struct walk_state *walk)
 {
-	u64 state = thread->python_state, newest;
+	u64 state = thread->python_state, newest, cframe = walk->sp - python->cframe_distance;
 
+	walk->python.phase = PYTHON_RUN;
+	if (python->cframe_distance && is_in_loop_frame(walk, cframe)) {
+		walk->python.frame = frame_in(&thread->scratch, python->frame_path_second, cframe);
+		if (!walk->python.states_seen)
+			walk->python.releases = releases_now(python, true);
+		walk->python.states_seen = 1;
+		walk->python.interpreter = 0;
+		walk->python.is_unchecked = 0;
+		return;
+	}
 	if (walk->python.states_seen) {
-		walk->python.run_depth = 0;
-		walk->python.phase = walk->python.frame ? PYTHON_RUN : PYTHON_GIVEN_UP;
 		if (!walk->python.frame && walk->python.interpreter) {
 			/* The loop belongs to another interpreter. */
 			walk->python.state = read_python_word(walk->python.state + python->thread_next);
@@ -153,9 +228,12 @@ static __always_inline void enter_loop(struct thread *thread, struct python *pyt
 		return;
 	}
 	walk->python.states_seen = 1;
-	newest = read_python_word(python->runtime + python->interpreters_head);
+	walk->python.is_unchecked = state && thread->python_interpreter && has_proof(python, walk);
+	newest = walk->python.is_unchecked ? thread->python_interpreter : newest_interpreter(python);
 	if (!state || newest != thread->python_interpreter)
 		state = begin_search(thread, python, newest);
+	else if (python->current_state)
+		state = state_now(thread, python, state);
 	walk->python.interpreter = newest;
 	walk->python.state = state;
 	walk->python.phase = PYTHON_SEARCH;
@@ -165,7 +243,7 @@ static __always_inline void enter_loop(struct thread *thread, struct python *pyt
 static __always_inline void note_state(struct thread *thread, struct python *python, u64 interpreter, u64 state,
 				       u64 thread_id)
 {
-	bool is_only = interpreter == read_python_word(python->runtime + python->interpreters_head) &&
+	bool is_only = interpreter == newest_interpreter(python) &&
 		       !read_python_word(interpreter + python->interpreter_next);
 
 	thread->python_state = state;
@@ -174,17 +252,9 @@ static __always_inline void note_state(struct thread *thread, struct python *pyt
 }
 
 /*
- * The number of code objects that were released so far. Code objects read since then are still valid. A walk that
- * cannot rely on the count gets a number of its own.
+ * Look at one state: the remembered one first, then those of the list. In phase PYTHON_RUN without a frame, the run ends
+ * at once.
  */
-static __always_inline u64 releases_now(struct python *python, bool is_only)
-{
-	if (python->sees_releases && is_only)
-		return *(volatile u64 *)&python->code_releases;
-	return __sync_fetch_and_add(&python->code_releases, 1);
-}
-
-/* Look at one state: the remembered one first, then those of the list. */
 static __always_inline void search_state(struct thread *thread, struct python *python,
 					 volatile struct walk_state *walk)
 {
@@ -192,7 +262,8 @@ static __always_inline void search_state(struct thread *thread, struct python *p
 	bool is_known;
 
 	if (walk->python.states_seen++ > PYTHON_STATES_MAX || !walk->python.interpreter) {
-		walk->python.phase = PYTHON_GIVEN_UP;
+		thread->python_state = 0;
+		walk->python.phase = PYTHON_RUN;
 		return;
 	}
 	if (!state) {
@@ -205,6 +276,7 @@ static __always_inline void search_state(struct thread *thread, struct python *p
 	is_known = state == thread->python_state;
 	thread_id = read_state(python, state, &path);
 	if (is_known && thread_id != thread->python_thread_id) {
+		walk->python.interpreter = newest_interpreter(python);
 		walk->python.state = begin_search(thread, python, walk->python.interpreter);
 		return;
 	}
@@ -215,10 +287,11 @@ static __always_inline void search_state(struct thread *thread, struct python *p
 			walk->python.interpreter = 0;
 		else
 			note_state(thread, python, walk->python.interpreter, state, thread_id);
-		enter_frames(&thread->scratch, python, walk, path);
-		if (walk->python.frame)
+		walk->python.frame = newest_frame(&thread->scratch, python, walk, path);
+		if (walk->python.frame) {
+			walk->python.phase = PYTHON_RUN;
 			return;
-		walk->python.phase = PYTHON_SEARCH;
+		}
 	}
 	walk->python.state = read_python_word(state + python->thread_next);
 }
@@ -269,15 +342,17 @@ static __always_inline u64 unit_of(struct walk_scratch *scratch, struct python *
 	return at < (1 << PYTHON_UNIT_BITS) - 1 ? at : (1 << PYTHON_UNIT_BITS) - 1;
 }
 
-/* The run of an evaluation loop is over. If it had no Python frame, its native frame stays. */
-static __always_inline int end_run(volatile struct walk_state *walk, u32 phase)
+/* The run of an evaluation loop is over. If it had no Python frame, its native frame is recorded: *word. */
+static __always_inline int end_run(volatile struct walk_state *walk, u32 phase, u64 *word)
 {
 	walk->python.phase = phase;
-	if (!walk->python.run_depth)
-		return NATIVE_WORD;
+	if (!walk->python.run_depth) {
+		*word = walk->python.loop_ip;
+		return PYTHON_WORD;
+	}
 	walk->python.rejoin_depth = walk->depth;
 	walk->python.rejoin_hash = walk->hash;
-	return NATIVE_REPLACED;
+	return PYTHON_SEARCHES;
 }
 
 /*
@@ -316,17 +391,55 @@ static __always_inline u64 check_of(struct walk_scratch *scratch, struct python 
 	return read_code(python, walk, known, code);
 }
 
+/* The number of the hash that covers the Python frame behind `count` others. */
+static __always_inline u32 segment_of(struct walk_scratch *scratch, u32 count)
+{
+	u32 segment = count / PYTHON_SEGMENT_FRAMES;
+
+	return forget(scratch, segment < PYTHON_SEGMENTS ? segment : PYTHON_SEGMENTS - 1) & (PYTHON_SEGMENTS - 1);
+}
+
 /* Fold the hash of a frame's code object into the hashes of the stack. Its word is pushed next, and mixes them. */
 static __always_inline void note_check(struct thread *thread, volatile struct walk_state *walk, u64 check)
 {
-	u32 count = walk->python.count, segment = count / PYTHON_SEGMENT_FRAMES, *sum;
+	u32 count = walk->python.count, *sum = &thread->stack.checks[segment_of(&thread->scratch, count)];
 
 	walk->hash ^= check;
-	if (segment >= PYTHON_SEGMENTS)
-		segment = PYTHON_SEGMENTS - 1;
-	sum = &thread->stack.checks[forget(&thread->scratch, segment) & (PYTHON_SEGMENTS - 1)];
 	*sum = hash_frame(*sum, check);
 	walk->python.count = count + 1;
+}
+
+/* Note where the run begins. */
+static __always_inline void begin_run(struct thread *thread, volatile struct walk_state *walk)
+{
+	walk->python.run_start = walk->depth;
+	walk->python.run_hash = walk->hash;
+	walk->python.run_count = walk->python.count;
+	walk->python.run_check = thread->stack.checks[segment_of(&thread->scratch, walk->python.count)];
+}
+
+/*
+ * The run has ended without its proof: it is not the loop's, or cannot be read. Take its frames back, and have the next
+ * walk search the thread's state.
+ */
+static __always_inline int take_back(struct thread *thread, struct python *python, volatile struct walk_state *walk,
+				     u64 *word)
+{
+	u32 first = segment_of(&thread->scratch, walk->python.run_count), segment;
+
+	if (!has_proof(python, walk))
+		return end_run(walk, PYTHON_GIVEN_UP, word);
+	thread->python_state = 0;
+	if (walk->python.run_depth) {
+		walk->depth = walk->python.run_start;
+		walk->hash = walk->python.run_hash;
+#pragma unroll
+		for (segment = 0; segment < PYTHON_SEGMENTS; segment++)
+			if (segment >= first)
+				thread->stack.checks[segment] = segment == first ? walk->python.run_check : 0;
+	}
+	walk->python.run_depth = 0;
+	return end_run(walk, PYTHON_GIVEN_UP, word);
 }
 
 /* Take a frame of the run. *word is its word in the stack. */
@@ -337,23 +450,35 @@ static __always_inline int take_python_frame(struct thread *thread, struct pytho
 	u64 frame = walk->python.frame, code, check;
 	u32 bytes = python->frame_bytes;
 
+	/* The last one of a loop is its local variable (ENTRY_OWNER), and only that lies there. */
+	if (is_in_loop_frame(walk, frame)) {
+		walk->python.frame = frame_in(scratch, python->frame_previous, frame);
+		return end_run(walk, PYTHON_NATIVE, word);
+	}
+	if (walk->python.is_unchecked && walk->python.run_depth == PYTHON_UNPROVEN_MAX &&
+	    newest_interpreter(python) != thread->python_interpreter)
+		frame = 0;
 	if (!frame || (frame & 7) || bytes > PYTHON_FRAME_BYTES || !copy_frame(scratch, frame, bytes))
-		return end_run(walk, PYTHON_GIVEN_UP);
+		return take_back(thread, python, walk, word);
 	walk->python.frame = frame_word(scratch, frame, python->frame_previous);
 	if (python->entry_kind == ENTRY_OWNER && frame_byte(scratch, frame, python->frame_entry) >= 3)
-		return end_run(walk, PYTHON_NATIVE);
+		return has_proof(python, walk) ? take_back(thread, python, walk, word) :
+						 end_run(walk, PYTHON_NATIVE, word);
 
 	/* Since 3.14, the low bits are tags. */
 	code = frame_word(scratch, frame, python->frame_code) & ~7ULL;
 	check = check_of(scratch, python, walk, code);
 	if (!check)
-		return end_run(walk, PYTHON_GIVEN_UP);
+		return take_back(thread, python, walk, word);
 	*word = PYTHON_FRAME | (code >> 4) << PYTHON_CODE_SHIFT |
 		unit_of(scratch, python, frame, code) << PYTHON_CHECK_BITS | check >> (64 - PYTHON_CHECK_BITS);
 
-	if (!walk->python.run_depth++ && walk->python.rejoin_depth) {
-		walk->depth = walk->python.rejoin_depth;
-		walk->hash = walk->python.rejoin_hash;
+	if (!walk->python.run_depth++) {
+		if (walk->python.rejoin_depth) {
+			walk->depth = walk->python.rejoin_depth;
+			walk->hash = walk->python.rejoin_hash;
+		}
+		begin_run(thread, walk);
 	}
 	note_check(thread, walk, check);
 	if (python->entry_kind == ENTRY_EACH ||
@@ -370,7 +495,10 @@ static __always_inline int next_is_python(struct thread *thread, struct python *
 		return NATIVE_WORD;
 	switch (walk->python.phase) {
 	case PYTHON_RUN_ENDS:
-		return end_run(walk, PYTHON_NATIVE);
+		return end_run(walk, PYTHON_NATIVE, word);
+	case PYTHON_LOOP:
+		enter_loop(thread, python, walk);
+		return PYTHON_SEARCHES;
 	case PYTHON_RUN:
 		return take_python_frame(thread, python, walk, word);
 	case PYTHON_SEARCH:
@@ -378,8 +506,11 @@ static __always_inline int next_is_python(struct thread *thread, struct python *
 		return PYTHON_SEARCHES;
 	case PYTHON_NATIVE:
 		if (is_in_loop(python, walk->ip)) {
-			enter_loop(thread, python, walk);
-			return PYTHON_SEARCHES;
+			walk->python.loop_ip = walk->ip;
+			walk->python.loop_sp = walk->sp;
+			walk->python.run_depth = 0;
+			walk->python.phase = PYTHON_LOOP;
+			return NATIVE_LOOP;
 		}
 		/* Code of others between two loops stays in the stack, and with it all frames around it. */
 		if (walk->ip - python->text_start >= python->text_end - python->text_start)

@@ -280,8 +280,11 @@ static __always_inline int step(struct walk_scratch *scratch, struct unwind_mapp
 	if (rule->cfa_kind == CFA_GAP || rule->cfa_kind >= CFA_MANAGED) {
 		if (rule->cfa_kind >= CFA_MANAGED)
 			note_managed(scratch, walk, rule, number);
-		else if (mappings && mappings->pending)
-			walk->guessed = true;
+		else {
+			walk->python.loop_sp = NO_COPY;
+			if (mappings && mappings->pending)
+				walk->guessed = true;
+		}
 		end = step_by_frame_pointer(scratch, walk);
 		set_callers_sp(walk);
 	} else if (rule->cfa_kind == CFA_END)
@@ -354,13 +357,17 @@ static __always_inline void walk_on(struct thread *thread, struct python *python
 			continue;
 		case PYTHON_SEARCHES:
 			continue;
-		case NATIVE_WORD:
-			push_frame(thread, walk, walk->ip);
 		}
+		/* The step from a loop has ended the walk, and the frames that the loop runs are recorded by now. */
+		if (walk->end != WALK_GOES_ON)
+			break;
+		if (next == NATIVE_WORD)
+			push_frame(thread, walk, walk->ip);
 		end = step(&thread->scratch, mappings, walk);
 		if (end >= 0) {
 			walk->end = end;
-			break;
+			if (next == NATIVE_WORD)
+				break;
 		}
 	}
 out:

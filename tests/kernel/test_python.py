@@ -102,18 +102,44 @@ def test_an_interpreter_inside_the_interpreter(daemon, run) -> None:
 def expect_frames_inside(tracer: Daemon, program: Paths) -> None:
     """Fail unless interpreters.py has the right frames, in the one interpreter and in the other."""
     tracer.attach_with_tables(program.pid)
-
-    def functions(size_bytes: int) -> list[str | None]:
-        sites = tracer.blocks(program.pid, "--limit", 100_000)["sites"]
-        sizes = {block["size_bytes"]: site["stack"] for site in sites for block in site["blocks"]}
-        # A bytearray ends with a NUL.
-        return [frame["function"] for frame in sizes[size_bytes + 1] if frame["kind"] == "interpreted"]
-
     program.allocate()
-    assert functions(20_001) == ["keep", "outside", "main", "<module>"]
-    assert functions(20_003) == ["inside", "calls_inside", "<module>", "enter", "main", "<module>"]
+    assert functions(tracer, program, 20_001) == [["keep", "outside", "main", "<module>"]]
+    assert functions(tracer, program, 20_003) == [
+        ["inside", "calls_inside", "<module>", "enter", "main", "<module>"]
+    ]
     program.allocate()
-    assert functions(20_005) == ["keep", "outside", "main", "<module>"]
+    assert functions(tracer, program, 20_005) == [["keep", "outside", "main", "<module>"]]
+
+
+def functions(tracer: Daemon, program: Paths, size_bytes: int) -> list[list[str | None]]:
+    """The Python frames of each site that has bytearrays of a size."""
+    sites = tracer.blocks(program.pid, "--limit", 100_000)["sites"]
+    # A bytearray ends with a NUL.
+    found = [site for site in sites if any(block["size_bytes"] == size_bytes + 1 for block in site["blocks"])]
+    return [
+        [frame["function"] for frame in site["stack"] if frame["kind"] == "interpreted"] for site in found
+    ]
+
+
+@pytest.mark.parametrize("interpreter", INTERPRETERS)
+def test_a_thread_that_changes_its_state(daemon, run, tmp_path: Path, interpreter: str) -> None:
+    """Two states of one thread have frames: each loop has those that it runs, or once none."""
+    library = tmp_path / "states.so"
+    compiler = ["gcc", "-shared", "-fPIC", "-O1", "-o", library, PROGRAMS / "states.c"]
+    subprocess.run(compiler, check=True)
+    tracer = daemon()
+    program = run(interpreter, PROGRAMS / "states.py", library)
+    tracer.attach_with_tables(program.pid)
+    program.allocate()
+    outside = ["keep", "outside", "main", "<module>"]
+    inside = ["keep", "inside", "<module>", "enter", "main", "<module>"]
+    assert functions(tracer, program, 20_001) == [outside]
+    found = functions(tracer, program, 20_003)
+    assert inside in found
+    assert all(one in (inside, []) for one in found)
+    program.allocate()
+    assert outside in functions(tracer, program, 20_005)
+    assert all(one in (outside, []) for one in functions(tracer, program, 20_005))
 
 
 def only_child_of(pid: int) -> int:

@@ -130,7 +130,10 @@ PYTHON = np.dtype(
         ("frame_entry", "u2"),
         ("code_checks", "u2", (3,)),
         ("code_adaptive", "u2"),
-        ("sees_releases", "u8"),
+        ("current_state", "u2"),
+        ("sees_releases", "u2"),
+        ("has_fixed_frames", "u2"),
+        ("cframe_distance", "u2"),
         ("code_releases", "u8"),
     ]
 )

@@ -9,8 +9,8 @@ from bpfleakd.model.code.python_walk import PythonWalk
 
 _OFFSET = np.dtype("u2")
 _OFFSET_MAX = abi.NO_SECOND_STEP - 1
-# `code_releases` is written by programs.
-_OTHERS = {"loops", "loop_count", "sees_releases", "code_releases"}
+# Programs write `code_releases` and `cframe_distance`.
+_OTHERS = {"loops", "loop_count", "sees_releases", "cframe_distance", "code_releases"}
 
 
 def python_row(walk: PythonWalk, *, sees_releases: bool) -> np.void:

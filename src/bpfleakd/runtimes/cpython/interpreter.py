@@ -23,7 +23,7 @@ from bpfleakd.errors import BadElf
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.cpython.code_object import ObjectTypes
-from bpfleakd.runtimes.cpython.evaluation_loop import code_ranges
+from bpfleakd.runtimes.cpython.evaluation_loop import code_ranges, has_fixed_frames
 from bpfleakd.runtimes.cpython.layout import DEBUG_OFFSETS_BYTES, CPythonLayout, layout_of, stated_layout
 from bpfleakd.runtimes.runtime import NotStarted
 
@@ -51,15 +51,17 @@ class UntrustedInterpreter(Exception):
 class Interpreter(Struct, frozen=True):
     """An interpreter whose layout has been checked. All addresses are those of the process.
 
-    `loop` are the ranges of the evaluation loop, `text` that of the file's code. `thread_id_at` is the offset
-    of the tid in the structure that a thread state's thread id points to; None: the thread id is the tid.
-    `code_release` is the file offset of the function that releases code objects.
+    `loop` are the ranges of the evaluation loop, `text` that of the file's code. `has_fixed_frames`: local
+    variables of the loop are always at the same place in its frame. `thread_id_at` is the offset of the tid
+    in the structure that a thread state's thread id points to; None: the thread id is the tid. `code_release`
+    is the file offset of the function that releases code objects.
     """
 
     layout: CPythonLayout
     runtime: int
     types: ObjectTypes
     loop: tuple[tuple[int, int], ...]
+    has_fixed_frames: bool
     text: tuple[int, int]
     thread_id_at: int | None
     code_release: int
@@ -124,11 +126,13 @@ def _interpreter(
         release = memory.word(types.code + _TYPE_DEALLOC)
     except (OSError, ValueError) as error:
         raise UntrustedInterpreter(f"the interpreter's memory is not as expected: {error}") from error
+    loop = code_ranges(image)
     return Interpreter(
         layout=layout,
         runtime=runtime,
         types=types,
-        loop=tuple((start + bias, end + bias) for start, end in code_ranges(image)),
+        loop=tuple((start + bias, end + bias) for start, end in loop),
+        has_fixed_frames=has_fixed_frames(image, loop),
         text=(mapping.start, mapping.end),
         thread_id_at=thread_id_at,
         code_release=release - mapping.start + mapping.offset,

@@ -35,6 +35,7 @@ class CPythonLayout(Struct, frozen=True):
     """Offsets in bytes. `frame_path` leads from a thread state to its newest frame, a pointer each.
 
     `thread_id` is the place of the native thread id (a tid) from 3.11 on, of the pthread_t before.
+    `current_state` is where `_PyRuntime` has the state of the thread with the lock, 0 if it is elsewhere.
     `code_adaptive` is where the bytecode begins in a code object, 0 if it is a separate object.
     """
 
@@ -44,6 +45,7 @@ class CPythonLayout(Struct, frozen=True):
     threads_head: int
     thread_next: int
     thread_id: int
+    current_state: int
     frame_path: tuple[int, ...]
     frame_code: int
     frame_previous: int
@@ -80,6 +82,7 @@ _3_10 = CPythonLayout(
     threads_head=8,
     thread_next=8,
     thread_id=176,
+    current_state=568,
     frame_path=(24,),
     frame_code=32,
     frame_previous=24,
@@ -104,6 +107,7 @@ _3_11 = CPythonLayout(
     threads_head=16,
     thread_next=8,
     thread_id=160,
+    current_state=576,
     frame_path=(56, 8),
     frame_code=32,
     frame_previous=48,
@@ -130,6 +134,7 @@ _TABLE = {
         version=(3, 12),
         threads_head=72,
         thread_id=144,
+        current_state=0,
         frame_path=(56, 0),
         frame_code=0,
         frame_previous=8,
@@ -196,6 +201,7 @@ def stated_layout(head: bytes) -> tuple[CPythonLayout | None, bool]:
         threads_head=at["interpreter.threads_head"],
         thread_next=at["thread.next"],
         thread_id=at["thread.native_thread_id"],
+        current_state=0,
         frame_path=(at["thread.current_frame"],),
         frame_code=at["frame.executable"],
         frame_previous=at["frame.previous"],

@@ -20,6 +20,7 @@ _OF_LAYOUT = (
     "threads_head",
     "thread_next",
     "thread_id",
+    "current_state",
     "frame_code",
     "frame_previous",
     "frame_instruction",
@@ -54,6 +55,7 @@ def python_walk(interpreter: Interpreter, namespace: os.stat_result | None) -> P
             "frame_path": layout.frame_path[0],
             "frame_path_second": layout.frame_path[1] if len(layout.frame_path) > 1 else None,
             "frame_bytes": frame_bytes,
+            "has_fixed_frames": interpreter.has_fixed_frames,
         },
         code_release=interpreter.code_release,
     )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from bpfleakd.elf.image import ElfImage
-from bpfleakd.runtimes.cpython.evaluation_loop import code_ranges
+from bpfleakd.runtimes.cpython.evaluation_loop import code_ranges, has_fixed_frames
 
 from ...elf.building import assembled, compiled, nm, output_of
 
@@ -69,6 +71,17 @@ def test_the_cold_part_is_found(tmp_path: Path) -> None:
             (start, _), *others = code_ranges(image)
         assert start == symbols["_PyEval_EvalFrameDefault"]
         assert others == [(symbols["cold"], symbols["cold_end"])]
+
+
+@pytest.mark.parametrize("instruction", ["and $-32, %rsp", "and $-4096, %rsp"])
+def test_a_loop_that_aligns_its_stack_has_no_fixed_frames(tmp_path: Path, instruction: str) -> None:
+    """The distance of a local variable from the end of its frame then differs from call to call."""
+    plain = assembled(tmp_path, SOURCE.replace("    nop\n", "    and $-16, %rsp\n", 1))
+    with ElfImage.open(plain) as image:
+        assert has_fixed_frames(image, code_ranges(image))
+    # The first in the cold part.
+    with ElfImage.open(assembled(tmp_path, SOURCE.replace("    nop\n", f"    {instruction}\n", 1))) as image:
+        assert not has_fixed_frames(image, code_ranges(image))
 
 
 def test_a_program_without_a_loop_has_no_ranges(tmp_path: Path) -> None:
