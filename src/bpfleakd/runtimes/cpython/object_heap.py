@@ -12,6 +12,7 @@ whose stack is recorded.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import Counter
@@ -42,7 +43,8 @@ _PARTS = 12
 _TIME_SHARE, _TIME_SHARE_OF_ALL = 0.08, 0.25
 _TIMEOUT_S = 60.0
 _WATCHED_MAX = 64
-_WEAK = ("weakref.", "_weakref.")
+# Until 3.10, the name of the type has no module.
+_WEAK = re.compile(r"_?weakref(\.|$)")
 _AS_FAST = 0.8
 # The function is looked up for these: two system calls for each, once per table.
 _CHARGED_MAX = 1_024
@@ -121,11 +123,9 @@ class ObjectHeap:
             groups.setdefault((one.container.kind, site), []).append(one)
         found = sorted(map(self._retained, groups.values()), key=lambda one: -one.growth_bytes_per_s)
         found = found[:_SHOWN_MAX]
-        keeping = [one.growth_bytes_per_s for one in found if not one.type.startswith(_WEAK)]
+        keeping = max((one.growth_bytes_per_s for one in found if not _WEAK.match(one.type)), default=0)
         return [
-            one
-            for one in found
-            if not one.type.startswith(_WEAK) or max(keeping, default=0) < _AS_FAST * one.growth_bytes_per_s
+            one for one in found if not _WEAK.match(one.type) or keeping < _AS_FAST * one.growth_bytes_per_s
         ]
 
     def close(self) -> None:

@@ -90,14 +90,15 @@ def test_many_containers_of_one_site_are_summed(target: HeapTarget) -> None:
     heap.close()
 
 
-def test_a_set_of_weak_references_keeps_nothing(target: HeapTarget) -> None:
+@pytest.mark.parametrize("name", ["weakref", "weakref.ReferenceType", "weakref.KeyedRef"])
+def test_a_set_of_weak_references_keeps_nothing(target: HeapTarget, name: str) -> None:
     """It refers to objects that others keep; if there is no other, it is all that is known."""
     heap = ObjectHeap(target, LATER_NS, ReadingTurns())
     for at_s in range(8):
         sizes = {0x1000: 1_000 + 90 * at_s, 0x2000: 1_001 + 90 * at_s}
         heap._growing.take(float(at_s), [Container(one, "set", size, one + 8) for one, size in sizes.items()])
-    heap._values = {0x1000: ("asyncio.Task",), 0x2000: ("weakref.ReferenceType",)}
+    heap._values = {0x1000: ("asyncio.Task",), 0x2000: (name,)}
     assert [one.type for one in heap.retained()] == ["asyncio.Task"]
-    heap._values[0x1000] = ("weakref.ReferenceType",)
+    heap._values[0x1000] = (name,)
     assert len(heap.retained()) == 2
     heap.close()
