@@ -14,6 +14,7 @@ import pytest
 
 from .building import build_directory
 from .daemons import ControlFailed, Daemon
+from .inside_library import library as sampler
 from .kernel_objects import changed_text
 from .machine import cannot_run, need_tool
 from .truth import by_function, expect_ledger, expect_no_losses
@@ -179,6 +180,19 @@ def test_musls_strdup_is_counted_too(tracer, run):
 
     process = tracer.top_after_tick(program.pid)["process"]
     assert (process["live_bytes"], process["live_count"]) == (ledger["live_bytes"], ledger["live_count"])
+
+
+def test_the_sampler_before_musls_functions_is_not_used(tracer, run):
+    """musl's calloc calls malloc by way of the symbol table: libbpfleak.so would count its blocks twice."""
+    skipped = ",".join((*SKIPPED["musl"], "strdup", "asprintf"))
+    program = run(allocator_program("every_function_musl"), "3", skipped, preload=sampler())
+
+    tracer.control("attach", program.pid)
+
+    assert str(sampler()) in Path(f"/proc/{program.pid}/maps").read_text()
+    row = tracer.process(program.pid)
+    assert row["process"]["mode"] == "exact"
+    assert "musl" in {probe["allocator"] for probe in row["probes"]}
 
 
 @pytest.mark.parametrize("linking", ["static", "static_pie"])

@@ -124,7 +124,7 @@ class _Follower:
             # By the policy; or it has ended already.
             return
         except errors.NoAllocator:
-            self._attach_from_outside("it has its own malloc, not that of a library")
+            self._attach_from_outside("the library would miss some of its blocks, or count some twice")
         except errors.BpfleakdError as error:
             self._complain(f"it is not traced: {error.message}")
 

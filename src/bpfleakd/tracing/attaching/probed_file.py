@@ -7,7 +7,8 @@ dynamic loader, to notice new libraries, and of Python.
 
 The malloc that a program exports takes precedence over any preloaded library, and C++ code bypasses the
 library if an allocator has its own C++ operators (jemalloc, tcmalloc, mimalloc): the sampler of such a
-library would not announce all blocks.
+library would not announce all blocks. musl's functions call each other by way of the symbol table, so a
+preloaded library would count a block of calloc twice.
 """
 
 from __future__ import annotations
@@ -169,10 +170,14 @@ def has_sampler(files: Iterable[ProbedFile]) -> bool:
     others = [file for file in files if not file.has_sampler and file.has_allocator]
     if not samplers or any(file.is_program for file in samplers):
         return bool(samplers)
-    if any(file.is_program for file in others):
+    if any(file.is_program or _is_musl(file) for file in others):
         return False
     has_cxx = any(file.beside_cxx for file in files)
     return not (has_cxx and any(_has_operators(file) for file in others))
+
+
+def _is_musl(file: ProbedFile) -> bool:
+    return any(function.allocator == "musl" for function in file.functions)
 
 
 def _has_operators(file: ProbedFile) -> bool:
