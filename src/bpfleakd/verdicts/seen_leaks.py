@@ -13,7 +13,7 @@ Rules:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from msgspec import Struct
@@ -44,8 +44,8 @@ class SeenLeak(Struct, frozen=True):
 class SeenLeaks:
     """Leaks by row of their table. Times are in seconds since the recording began."""
 
-    def __init__(self) -> None:
-        self._leaks: dict[int, SeenLeak] = {}
+    def __init__(self, leaks: Mapping[int, SeenLeak] | None = None) -> None:
+        self._leaks = dict(leaks or {})
 
     def settle(
         self,

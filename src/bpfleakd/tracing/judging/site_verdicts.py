@@ -56,10 +56,11 @@ _NO_ROWS = np.zeros(0, np.intp)
 
 
 class VerdictsCheckpoint(Struct, frozen=True):
-    """The stored data; `announced` are the rows of leaks that were announced."""
+    """The stored data; `announced` are rows of announced leaks, `leaks` all known ones by row."""
 
     observations: ObservationsCheckpoint
     announced: list[int]
+    leaks: dict[int, SeenLeak] = {}
 
 
 class _Evaluation(Struct, frozen=True):
@@ -101,8 +102,10 @@ class SiteVerdicts:
 
     def checkpoint(self, rows: NDArray[np.intp]) -> VerdictsCheckpoint:
         """The data to save; rows become places in `rows`."""
-        announced = [place for place, row in enumerate(rows.tolist()) if row in self._announced]
-        return VerdictsCheckpoint(self.observed.checkpoint(), announced)
+        places = {row: place for place, row in enumerate(rows.tolist())}
+        announced = [place for row, place in places.items() if row in self._announced]
+        leaks = {places[row]: leak for row, leak in self._seen_leaks.of(places).items()}
+        return VerdictsCheckpoint(self.observed.checkpoint(), announced, leaks)
 
     @classmethod
     def restored(cls, checkpoint: VerdictsCheckpoint, leak_after_s: float) -> SiteVerdicts:
@@ -110,6 +113,7 @@ class SiteVerdicts:
         verdicts = cls(leak_after_s)
         verdicts.observed = Observations.restored(checkpoint.observations)
         verdicts._announced = set(checkpoint.announced)
+        verdicts._seen_leaks = SeenLeaks(checkpoint.leaks)
         return verdicts
 
     def is_due(self, now_ns: int, began_ns: int, *, processes: int = 1, asked: bool = False) -> bool:
