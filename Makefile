@@ -184,7 +184,7 @@ healthy: setup ## Trace programs that do not leak, under load, for 10 minutes; w
 
 .PHONY: released-leaks
 released-leaks: FOR := test
-released-leaks: setup ## Find known leaks of released packages, from PyPI, for 12 minutes; writes docs/verdicts.md (as root)
+released-leaks: setup ## Find known leaks of released packages, from PyPI and npm, for 15 minutes; writes docs/verdicts.md (as root)
 	$(PYTHON) -m bench.released_leaks
 
 .PHONY: bench

@@ -1,9 +1,9 @@
 """Leaks of released packages: whether they are found and named, and the fixed release is not called a leak.
 
-Each package is installed from PyPI in two releases, the leaking and the fixed one, into separate directories
-below build/. A small program repeats what makes it leak; some of the programs are traced at a time. `make
-released-leaks` writes a row for each to docs/verdicts.md, and exits with 1 if a leak is not named, or a fixed
-release is called a leak.
+Each package is installed from PyPI or npm in two releases, the leaking and the fixed one, into separate
+directories below build/. A small program repeats what makes it leak; some of the programs are traced at a
+time. `make released-leaks` writes a row for each to docs/verdicts.md, and exits with 1 if a leak is not
+named, or a fixed release is called a leak.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ from bpfleakd.units import human_rate
 
 _BUILD = Path(__file__).parents[1] / "build" / "released-leaks"
 _PYTHON = "/usr/bin/python3"
-_LOOP = """
+_PYTHON_PROGRAM = """
+import sys
+sys.path.insert(0, {installed!r})
+{program}
 import time as _time
 _number = 0
 while True:
@@ -37,6 +40,12 @@ while True:
         _number += 1
         step(_number)
     _time.sleep(0.02)
+"""
+_NODE_PROGRAM = """
+module.paths.unshift('{installed}/node_modules');
+{program}
+let number = 0;
+setInterval(() => {{ for (let i = 0; i < {at_once}; i++) step(++number); }}, 20);
 """
 _PAUSE_S = 5.0
 # Object heaps are read one by one.
@@ -105,8 +114,11 @@ def _rows(daemon: RunningDaemon, leaks: Sequence[ReleasedLeak], seconds: float) 
 
 @contextlib.contextmanager
 def _running(leak: ReleasedLeak, release: str) -> Iterator[int]:
-    program = f"import sys\nsys.path.insert(0, {str(_installed(release))!r})\n{leak.program}"
-    command = ended_with_us(_PYTHON, "-c", program + _LOOP.format(at_once=leak.at_once))
+    installed = str(_installed(release, is_npm=leak.is_npm))
+    interpreter = ("/usr/bin/node", "-e") if leak.is_npm else (_PYTHON, "-c")
+    program = _NODE_PROGRAM if leak.is_npm else _PYTHON_PROGRAM
+    text = program.format(installed=installed, program=leak.program, at_once=leak.at_once)
+    command = ended_with_us(*interpreter, text)
     process: subprocess.Popen[Any] = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     try:
         yield process.pid
@@ -115,11 +127,12 @@ def _running(leak: ReleasedLeak, release: str) -> Iterator[int]:
         process.wait()
 
 
-def _installed(release: str) -> Path:
+def _installed(release: str, *, is_npm: bool) -> Path:
     target = _BUILD / release.replace(" ", "+")
     if not target.is_dir():
-        command = [_PYTHON, "-m", "pip", "install", "--quiet", "--target", str(target), *release.split()]
-        subprocess.run(command, check=True)
+        pip = (_PYTHON, "-m", "pip", "install", "--quiet", "--target", target)
+        npm = ("npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", target)
+        subprocess.run([*map(str, npm if is_npm else pip), *release.split()], check=True)
     return target
 
 
@@ -130,10 +143,9 @@ def _watch(daemon: RunningDaemon, running: dict[int, _Process], seconds: float) 
         for pid, process in running.items():
             if now_s >= _WARM_UP_S:
                 process.resident.append((time.monotonic(), _anonymous_bytes(pid)))
-            if process.leaks and process.found_s is None:
-                site = _worst(daemon.client.report(pid, limit=5))
-                if site is not None and _is_right(site, process.leak):
-                    process.found_s = now_s
+            is_looked_for = process.leaks and process.found_s is None
+            if is_looked_for and _is_right(daemon.client.report(pid, limit=5), process.leak):
+                process.found_s = now_s
 
 
 def _anonymous_bytes(pid: int) -> int:
@@ -145,8 +157,11 @@ def _worst(report: LeakReport) -> SiteReport | None:
     return report.sites[0] if report.sites else None
 
 
-def _is_right(site: SiteReport, leak: ReleasedLeak) -> bool:
-    return site.verdict is Verdict.LEAK and _name(site) in leak.blamed
+def _is_right(report: LeakReport, leak: ReleasedLeak) -> bool:
+    if leak.is_npm:
+        return report.process_verdict is not None and report.process_verdict.verdict is Verdict.LEAK
+    worst = _worst(report)
+    return worst is not None and worst.verdict is Verdict.LEAK and _name(worst) in leak.blamed
 
 
 def _name(site: SiteReport) -> str:
@@ -156,14 +171,14 @@ def _name(site: SiteReport) -> str:
 
 def _row(process: _Process, report: LeakReport) -> tuple[str, bool]:
     found = [site for site in report.sites if site.verdict is Verdict.LEAK]
-    worst = _worst(report)
+    worst, verdict = _worst(report), report.process_verdict
     said = "nothing"
-    if worst is not None and (found or process.leaks):
+    if process.leak.is_npm and verdict is not None:
+        said = f"{verdict.verdict}: {verdict.reason}" if process.leaks or found else said
+    elif worst is not None and (found or process.leaks):
         of = f", {worst.type}" if worst.type else ""
         said = f"{worst.verdict} `{_name(worst)}` {worst.location}{of}"
-    verdict = report.process_verdict
-    if process.leaks and verdict is not None:
-        said += f" {human_rate(verdict.leak_bytes_per_s)}"
+        said += f" {human_rate(verdict.leak_bytes_per_s)}" if process.leaks and verdict is not None else ""
     is_right = (process.found_s is not None) if process.leaks else not found
     after = "" if process.found_s is None else f"{process.found_s:.0f} s"
     cells = (

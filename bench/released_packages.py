@@ -1,4 +1,4 @@
-"""Releases of Python packages that leak, and the fixed releases.
+"""Releases of packages of PyPI and npm that leak, and the fixed releases.
 
 Each has a small program that repeats what makes it leak. Whether and how much it leaks was measured without
 bpfleakd: resident memory after some hundred thousand calls, in both releases.
@@ -13,8 +13,9 @@ from dataclasses import dataclass
 class ReleasedLeak:
     """`program` defines step(number), called `at_once` times each 20 ms.
 
-    `leaks` and `repaired` are pip requirements, separated by spaces; `repaired` is "" if no release has a
-    fix. The headline of the worst site must name one of the functions `blamed`.
+    `leaks` and `repaired` are requirements of pip or npm, separated by spaces; `repaired` is "" if no release
+    has a fix. The headline of the worst site must name one of the functions `blamed`. For objects of
+    JavaScript the verdict on the process must be a leak: from outside, no function is known to keep them.
     """
 
     leaks: str
@@ -23,6 +24,7 @@ class ReleasedLeak:
     blamed: tuple[str, ...]
     why: str
     at_once: int = 5
+    is_npm: bool = False
 
 
 RELEASED_LEAKS = (
@@ -270,5 +272,34 @@ RELEASED_LEAKS = (
         "def step(number):\n    decoder.decode(data)\n",
         ("step",),
         "the items of tuples of more than 16",
+    ),
+    ReleasedLeak(
+        "zod@4.0.0",
+        "zod@4.3.6",
+        "const z = require('zod');\n"
+        "function step(number) { z.object({a: z.string().meta({title: `field ${number}`})}); }\n",
+        (),
+        "the description of each schema stays in a registry",
+        1,
+        is_npm=True,
+    ),
+    ReleasedLeak(
+        "mem@3.0.1",
+        "mem@4.3.0",
+        "const page = require('mem')((name) => ({name, text: `text of ${name}`}), {maxAge: 1000});\n"
+        "function step(number) { page(`page ${number}`); }\n",
+        (),
+        "what has expired is never removed",
+        10,
+        is_npm=True,
+    ),
+    ReleasedLeak(
+        "debug@4.1.1",
+        "debug@4.3.7",
+        "const debug = require('debug');\nfunction step(number) { debug(`request ${number}`)('begins'); }\n",
+        (),
+        "each logger that is made",
+        10,
+        is_npm=True,
     ),
 )

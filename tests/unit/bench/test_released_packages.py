@@ -12,10 +12,14 @@ from bench.released_packages import RELEASED_LEAKS, ReleasedLeak
 @pytest.mark.parametrize("leak", RELEASED_LEAKS, ids=lambda leak: leak.leaks)
 def test_releases_are_pinned(leak: ReleasedLeak) -> None:
     """Each by a version of the same packages; and the program defines the function that is called."""
-    names = [release.partition("==")[0] for release in leak.leaks.split()]
-    assert all("==" in release for release in [*leak.leaks.split(), *leak.repaired.split()])
-    assert not leak.repaired or [one.partition("==")[0] for one in leak.repaired.split()] == names
+    mark = "@" if leak.is_npm else "=="
+    names = [release.partition(mark)[0] for release in leak.leaks.split()]
+    assert all(mark in release for release in [*leak.leaks.split(), *leak.repaired.split()])
+    assert not leak.repaired or [one.partition(mark)[0] for one in leak.repaired.split()] == names
     assert leak.repaired != leak.leaks
+    if leak.is_npm:
+        assert "function step(number)" in leak.program
+        return
     assert leak.blamed
     assert "step" in compile(leak.program, leak.leaks, "exec").co_names
 
