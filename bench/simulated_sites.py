@@ -248,6 +248,7 @@ def _histories(
         np.stack([size for _, size in survivors], axis=1),
         np.array([site.weight.mean() if len(site.weight) else 1.0 for site in sites]),
         intervals_bytes=_intervals_bytes(sites[0], columns.ends_s),
+        allocated_count=np.cumsum(columns.born_count.sum(axis=1)),
     )
 
 

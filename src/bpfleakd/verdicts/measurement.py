@@ -33,6 +33,7 @@ from bpfleakd.verdicts.persistence import Persistence
 from bpfleakd.verdicts.rises import (
     LOG_ALPHA,
     THIN_THIRD,
+    falls_much,
     filling,
     gain,
     has_stopped,
@@ -238,14 +239,15 @@ class _Measurement:
             is_much = (steps >= STEPS_ENOUGH) & (of_bytes.gain >= _BYTES_ENOUGH)
             is_evident = (steps >= _STEPS_MIN) & (is_much | has_blocks)
             evident.append(is_evident & enough & is_even(rise))
-        self.is_cache = np.zeros(self._sites, bool)
+        fall = np.zeros(self._sites)
         for index, curve in enumerate(values):
             before = self._falls_per_s[index]
-            self._falls_per_s[index], still_fills, is_cache = filling(
+            self._falls_per_s[index], still_fills, fall_here = filling(
                 grid, curve, recorded_count / self._exposure.weight, before
             )
-            self.is_cache |= is_cache
+            np.maximum(fall, fall_here, out=fall)
             evident[index] &= ~still_fills
+        self.is_cache = self._falls_like_a_cache(fall, grid)
         dies, old_share = np.zeros(self._sites, bool), np.full(self._sites, np.nan)
         began_s, risen = np.maximum(start_s, self._first_birth_s), grid
         if self._survival is not None:
@@ -276,6 +278,14 @@ class _Measurement:
             "rate_bytes_per_s": theil_sen(risen, rose_bytes),
             "old_share": old_share,
         }
+
+    def _falls_like_a_cache(self, fall: Row, grid: Matrix) -> Flags:
+        """Which sites slow down by so much that they are caches though they leaked before."""
+        if not fall.any():
+            return np.zeros(self._sites, bool)
+        allocated = self._histories.allocated_count
+        others = np.zeros_like(self._born) if allocated is None else allocated[:, None] - self._born
+        return falls_much(fall, grid, values_at(others, self._ends_s, grid, from_zero=True))
 
     def _began_s(self, values: Matrix, grid: Matrix, gained_count: Row) -> Row:
         """When what rises over a grid began to, if the site had almost nothing live before; else its start.

@@ -23,8 +23,8 @@ class Persistence(Struct, frozen=True):
 
     `grows` and `stopped` are about the whole time after the first seconds, with `grown_bytes` over `grown_s`,
     `steps` and `silence_s`; `slows` says whether growth slows down like a cache's, and `is_cache` whether by
-    so much that an earlier leak is none. `unseen_s` is the silence
-    if it is no evidence because too little was recorded lately to show growth like that before; else 0.
+    so much more than the process' load that an earlier leak is none. `unseen_s` is the silence if it is no
+    evidence because too little was recorded lately to show growth like that before; else 0.
     `collections` is infinite for sites that are read at every tick.
     """
 

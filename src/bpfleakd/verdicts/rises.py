@@ -26,6 +26,9 @@ _SLOWER = 0.5
 _FILLING, _FILLING_T = 0.9, -4.0
 # What was found to leak must slow down by more to pass for a cache: the load of a program varies, too.
 _MUCH_LESS = 0.75
+# So few allocations show no load. It explains a fall to a quarter at most: a cache that allocates nothing but
+# what it has not yet must not stay a leak for ever.
+_LOAD_MIN, _LOAD_FALL_MAX = 200, np.log(4)
 _STILL_FILLING, _FAR = 0.5, 2.0
 # At the end of such a curve, the gain is at most this share of what is held.
 _NEARLY_FULL = 0.05
@@ -64,9 +67,9 @@ def slows_down(rise: Rise) -> Flags:
     return (rise.last_third < _SLOWER * rise.first_third) & (rise.z_rate < -NORMAL_95)
 
 
-def filling(grid: Matrix, values: Matrix, blocks: Row, falls_per_s: Row) -> tuple[Row, Flags, Flags]:
+def filling(grid: Matrix, values: Matrix, blocks: Row, falls_per_s: Row) -> tuple[Row, Flags, Row]:
     """How fast the rates of filling caches' curves fall, which of the curves still fill over this grid, and
-    which fall so much here that they are caches' though they leaked before.
+    the fall over this grid (0.0 for other curves).
 
     `falls_per_s` is the fall of the logarithm of the rate over a longer time, 0.0 for other curves; the
     result is the least fall so far. `blocks` are the recorded blocks of the gain.
@@ -83,7 +86,19 @@ def filling(grid: Matrix, values: Matrix, blocks: Row, falls_per_s: Row) -> tupl
     # In a short time, the fall may look large by chance.
     here = fall / elapsed_s
     least = np.where(falls_per_s > 0, np.minimum(falls_per_s, here), here)
-    return np.where(is_filling, least, falls_per_s), still_fills, is_filling & (fall > -np.log(_MUCH_LESS))
+    return np.where(is_filling, least, falls_per_s), still_fills, np.where(is_filling, fall, 0.0)
+
+
+def falls_much(fall: Row, grid: Matrix, others: Matrix) -> Flags:
+    """Which rates fall so much that the sites are caches, though they leaked before.
+
+    `others` are the blocks that the process' other sites have allocated: what these fall by is its load's.
+    """
+    load_fall, _error, _deviate = _rate_fall(grid, others)
+    number = others[-1] - others[0]
+    of_load = np.where(number >= _LOAD_MIN, load_fall - _FAR * np.sqrt(6 / np.maximum(number, 1.0)), 0.0)
+    much: Flags = fall - np.clip(of_load, 0.0, _LOAD_FALL_MAX) > -np.log(_MUCH_LESS)
+    return much
 
 
 def _events(values: Matrix) -> Row:

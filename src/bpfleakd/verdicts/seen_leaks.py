@@ -4,7 +4,8 @@ Rules:
   - A leak found by evidence is remembered with its rate and its rate of steps.
   - It stays one while it grows and nothing contradicts it, though it may be too irregular to be found now:
     a leak in bursts rises evenly at some moments only.
-  - It ends when it has stopped, slows down like a cache, or its old blocks die or are replaced.
+  - It ends when it has stopped, slows down like a cache (by more than the load of its process falls), or its
+    old blocks die or are replaced.
   - That nothing is seen is no evidence while nothing can be seen: while a table is full and new memory is
     counted elsewhere; in a new window of tracing, or after sampling became coarser, until _ENOUGH of its
     steps would have been recorded.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from bench import simulated_sites as sites
@@ -89,3 +91,38 @@ def test_a_leak_that_is_kept_says_why() -> None:
 def test_what_is_no_leak_after_all_is_not_kept(make: sites.Make, verdict: Verdict) -> None:
     """It stopped, or its old blocks went: the verdict is withdrawn."""
     assert since_found(make, 0)[-1].verdict is verdict
+
+
+def under_load(share: Callable[[np.ndarray], np.ndarray], life_s: float) -> sites.Make:
+    """50 blocks a second, times a share of it that depends on time."""
+
+    def make(random: np.random.Generator, until_s: float) -> sites.Blocks:
+        times_s = random.uniform(0, until_s, random.poisson(50 * until_s))
+        is_born = random.random(len(times_s)) < share(times_s)
+        return sites.Blocks.of(times_s[is_born], life_s, 256)
+
+    return make
+
+
+def falls_to(rest: float) -> Callable[[np.ndarray], np.ndarray]:
+    """From 1 to this share within five minutes, then even."""
+    return lambda times_s: 1 - (1 - rest) * np.minimum(times_s / 300, 1)
+
+
+def verdicts_beside(rest: float, others: float) -> list[Verdict]:
+    """On a leak that becomes rarer, beside blocks in flight that do; from a minute to six."""
+    random = np.random.default_rng(23)
+    leak, flight = under_load(falls_to(rest), np.inf), under_load(falls_to(others), 0.01)
+    of_both = sites.classified([leak(random, 360.0), flight(random, 360.0)], list(np.arange(60.0, 361, 15)))
+    return [of_leak.verdict for of_leak, _of_flight in of_both]
+
+
+def test_a_leak_under_a_load_that_falls_stays_one() -> None:
+    """What the process allocates beside it shows the load."""
+    assert set(verdicts_beside(0.5, 0.5)) == {Verdict.LEAK}
+    assert verdicts_beside(0.5, 1.0)[-1] is Verdict.GROWING
+
+
+def test_a_load_explains_a_fall_to_a_quarter() -> None:
+    """A cache that allocates nothing but what it has not yet looks the same."""
+    assert verdicts_beside(0.02, 0.02)[-1] is not Verdict.LEAK

@@ -74,6 +74,7 @@ class HistorySource(Struct, frozen=True):
         return replace(
             _histories(self.table, rows, self.survivors, self.of_survivors),
             intervals_bytes=self.observed.intervals_bytes(self.table),
+            allocated_count=self.observed.allocated_count(self.table),
         )
 
     def _of_rows(self, rows: NDArray[np.intp]) -> SiteHistories:
