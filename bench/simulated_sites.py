@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from bpfleakd.model.verdict import SiteVerdict
@@ -196,14 +197,19 @@ def resampled(make: Make, changes: Sequence[tuple[float, float]]) -> Make:
     return thinned
 
 
-def classified(sites: Sequence[Blocks], at_s: Sequence[float]) -> list[list[SiteVerdict]]:
+def classified(
+    sites: Sequence[Blocks], at_s: Sequence[float], *, are_alone: bool = False
+) -> list[list[SiteVerdict]]:
     """The verdicts on sites of one process at each of these times, in whole seconds and rising.
 
-    A leak found at one of them stays known at the next.
+    A leak found at one of them stays known at the next. If sites `are_alone`, each is of a process that
+    allocates nothing else.
     """
     is_sampled = any((site.weight != 1).any() for site in sites)
     verdicts, leaks = [], SeenLeaks()
     for now_s, histories in zip(at_s, histories_at(sites, at_s), strict=True):
+        if are_alone:
+            histories = structs.replace(histories, allocated_count=None)
         # In a sample, frees of unknown blocks prove nothing.
         replaced = 0 if is_sampled else sum(_replaced(site, now_s) for site in sites)
         classification = classify_sites(persistence_of(histories), Context(replaced_count=replaced))
@@ -248,7 +254,8 @@ def _histories(
         np.stack([size for _, size in survivors], axis=1),
         np.array([site.weight.mean() if len(site.weight) else 1.0 for site in sites]),
         intervals_bytes=_intervals_bytes(sites[0], columns.ends_s),
-        allocated_count=np.cumsum(columns.born_count.sum(axis=1)),
+        allocated_count=np.cumsum(columns.all_born_count),
+        firsts_s=columns.firsts_s,
     )
 
 

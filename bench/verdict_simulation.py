@@ -82,9 +82,9 @@ _LEGEND_WIDTH = 270
 
 
 def shares_called_leak(make: sites.Make, number: int, at_s: Sequence[float], seed: int) -> list[float]:
-    """The share of this many sites that is called a leak, at each time."""
+    """The share of this many sites, each alone in its process, that is called a leak, at each time."""
     random = np.random.default_rng(seed)
-    verdicts = sites.classified([make(random, at_s[-1]) for _ in range(number)], at_s)
+    verdicts = sites.classified([make(random, at_s[-1]) for _ in range(number)], at_s, are_alone=True)
     return [sum(site.verdict is Verdict.LEAK for site in of_time) / number for of_time in verdicts]
 
 

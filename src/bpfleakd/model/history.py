@@ -34,6 +34,8 @@ class StoredHistory(Struct, frozen=True):
     memory was at least `memory_bytes` in bins whose first readings were at `memory_s`. For `unread_s` of the
     time there was no daemon; in the last `full_s` the table of `full_of` was full.
     `intervals_bytes` are the sampling intervals by bin, where they changed (0: every block was recorded).
+    `allocated_count` are the blocks that the whole process had allocated by the end of each bin, `firsts_s`
+    the times of the first readings in the bins.
     Figures of sites of kind GO_HEAP are those at `collected_s`; None if there are no such sites.
     """
 
@@ -55,3 +57,5 @@ class StoredHistory(Struct, frozen=True):
     churn_variance: float = 0.0
     full_s: float = 0.0
     full_of: str = "live blocks"
+    firsts_s: tuple[float, ...] = ()
+    allocated_count: tuple[float, ...] = ()

@@ -23,6 +23,7 @@ class TimelineCheckpoint(Struct, frozen=True):
 
     `allocated_count` blocks were born until the end of the last one. `lows_bytes`, `lows_count` and `births`
     are columns with one row per bin; the first two have a further row with the live figures at the end.
+    `all_born_count` are the births of all sites in each bin, also of those that are not stored.
     """
 
     began_ns: int
@@ -32,6 +33,7 @@ class TimelineCheckpoint(Struct, frozen=True):
     lows_count: bytes
     births: bytes
     allocated_count: list[int]
+    all_born_count: list[float] = []
 
 
 class TableCheckpoint(Struct, frozen=True):

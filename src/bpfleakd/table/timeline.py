@@ -46,7 +46,7 @@ class TimelineColumns(Struct, frozen=True):
     Seconds are since the start of the recording; a bin begins where the one before ends, the first at 0. Its
     first reading was at `firsts_s`.
     `low_bytes` and `low_count` are the least live figures in the bin, `born_count` is the number of blocks
-    born in it.
+    born in it; `all_born_count` that of all sites.
     """
 
     ends_s: NDArray[np.float64]
@@ -54,6 +54,7 @@ class TimelineColumns(Struct, frozen=True):
     low_bytes: NDArray[np.float64]
     low_count: NDArray[np.float64]
     born_count: NDArray[np.float64]
+    all_born_count: NDArray[np.float64]
 
 
 class PastFigures(Struct, frozen=True):
@@ -68,12 +69,14 @@ class PastFigures(Struct, frozen=True):
 class _Bin(Struct):
     """The rows that changed in a bin: their figures before it, the least in it, and births.
 
-    `first_ns` is the time of the first reading in it.
+    `first_ns` is the time of the first reading in it, `all_born` the births in all rows, also of those that
+    are forgotten since.
     """
 
     start_ns: int
     first_ns: int
     end_ns: int
+    all_born: float
     rows: NDArray[np.intp]
     before_bytes: Column
     before_count: Column
@@ -127,7 +130,9 @@ class Timeline:
         for low, live in ((newest.low_bytes, live_bytes), (newest.low_count, live_count)):
             # The figures before the first reading of a bin belong to the bin before.
             low[places] = live if begins else np.minimum(low[places], live)
-        newest.born_count[places] += allocated_count - self._allocated_count[rows]
+        born_count = allocated_count - self._allocated_count[rows]
+        newest.born_count[places] += born_count
+        newest.all_born += float(born_count.sum())
         self._live_bytes[rows], self._live_count[rows] = live_bytes, live_count
         self._allocated_count[rows] = allocated_count
 
@@ -170,7 +175,8 @@ class Timeline:
             low_bytes[-place], low_count[-place], born_count[-place] = figures
         ends_s = (self.edges_ns[1:] - self.began_ns) / _NS_PER_S
         firsts_s = (np.array([one.first_ns for one in self._bins], np.int64) - self.began_ns) / _NS_PER_S
-        return TimelineColumns(ends_s, firsts_s, low_bytes, low_count, born_count)
+        all_born_count = np.array([one.all_born for one in self._bins], np.float64)
+        return TimelineColumns(ends_s, firsts_s, low_bytes, low_count, born_count, all_born_count)
 
     def checkpoint(self, rows: NDArray[np.intp]) -> TimelineCheckpoint:
         """The checkpoint of the sites of these rows."""
@@ -183,6 +189,7 @@ class Timeline:
             packed(np.vstack([columns.low_count, self._live_count[rows]])),
             packed(columns.born_count),
             self._allocated_count[rows].tolist(),
+            columns.all_born_count.tolist(),
         )
 
     @classmethod
@@ -204,6 +211,9 @@ class Timeline:
         timeline._lengthen(sites)
         timeline._live_bytes[:sites], timeline._live_count[:sites] = low_bytes[-1], low_count[-1]
         timeline._allocated_count[:sites] = checkpoint.allocated_count
+        all_born = checkpoint.all_born_count or [0.0] * bins
+        if len(all_born) != bins:
+            raise ValueError("bins without the births of all sites")
         nothing = np.zeros((1, sites), np.float32)
         before_bytes, before_count = (np.vstack([nothing, lows]) for lows in (low_bytes, low_count))
         for index, (start_ns, end_ns) in enumerate(pairwise(edges_ns)):
@@ -216,7 +226,7 @@ class Timeline:
             )
             columns = before_bytes, before_count, low_bytes, low_count, born_count
             figures = (column[index, rows] for column in columns)
-            timeline._bins.append(_Bin(start_ns, first_ns, end_ns, rows, *figures))
+            timeline._bins.append(_Bin(start_ns, first_ns, end_ns, all_born[index], rows, *figures))
         if timeline._bins:
             rows = timeline._bins[-1].rows
             timeline._places[rows] = np.arange(len(rows))
@@ -264,6 +274,7 @@ class Timeline:
                 one.start_ns,
                 one.first_ns,
                 one.end_ns,
+                one.all_born,
                 np.concatenate([others.rows, unique[changed]]),
                 *(np.concatenate(both) for both in zip(_figures(others), sums, strict=True)),
             )
@@ -320,7 +331,7 @@ class Timeline:
             start_ns = self._bins[-1].end_ns
             self._places[self._bins[-1].rows] = -1
         columns = (np.zeros(0, np.float32) for _column in range(5))
-        self._bins.append(_Bin(start_ns, now_ns, now_ns, np.zeros(0, np.intp), *columns))
+        self._bins.append(_Bin(start_ns, now_ns, now_ns, 0.0, np.zeros(0, np.intp), *columns))
         while self._has_too_many():
             self._merge_two(now_ns)
         return self._bins[-1]
@@ -374,7 +385,7 @@ def _figures(one: _Bin) -> tuple[Column, Column, Column, Column, Column]:
 
 def _chosen(one: _Bin, chosen: NDArray[np.bool_]) -> _Bin:
     figures = (column[chosen] for column in _figures(one))
-    return _Bin(one.start_ns, one.first_ns, one.end_ns, one.rows[chosen], *figures)
+    return _Bin(one.start_ns, one.first_ns, one.end_ns, one.all_born, one.rows[chosen], *figures)
 
 
 def _merged(earlier: _Bin, later: _Bin) -> _Bin:
@@ -402,6 +413,7 @@ def _merged(earlier: _Bin, later: _Bin) -> _Bin:
         earlier.start_ns,
         earlier.first_ns,
         later.end_ns,
+        earlier.all_born + later.all_born,
         rows,
         before(earlier.before_bytes, later.before_bytes),
         before(earlier.before_count, later.before_count),

@@ -34,5 +34,6 @@ def as_of_collections(histories: SiteHistories, collected_s: Row) -> SiteHistori
         born_count=np.add.reduceat(histories.born_count[: bins[-1] + 1], starts, axis=0),
         intervals_bytes=None,
         allocated_count=None,
+        firsts_s=None,
         collections=len(collected_s),
     )

@@ -25,8 +25,8 @@ def until_full(histories: SiteHistories, full_since_s: float) -> SiteHistories:
     if survivors_count is not None and survivors_bytes is not None:
         low_bytes = np.minimum(low_bytes, survivors_bytes.sum(axis=0))
         low_count = np.minimum(low_count, survivors_count.sum(axis=0))
-    of_all = histories.intervals_bytes, histories.allocated_count
-    intervals_bytes, allocated_count = (None if one is None else one[:bins] for one in of_all)
+    of_all = histories.intervals_bytes, histories.allocated_count, histories.firsts_s
+    intervals_bytes, allocated_count, firsts_s = (None if one is None else one[:bins] for one in of_all)
     return replace(
         histories,
         ends_s=histories.ends_s[:bins],
@@ -37,4 +37,5 @@ def until_full(histories: SiteHistories, full_since_s: float) -> SiteHistories:
         survivors_bytes=survivors_bytes,
         intervals_bytes=intervals_bytes,
         allocated_count=allocated_count,
+        firsts_s=firsts_s,
     )

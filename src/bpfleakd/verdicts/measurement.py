@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from bpfleakd.verdicts.envelope import (
+    CELLS,
     Matrix,
     Rise,
     Row,
@@ -31,6 +32,7 @@ from bpfleakd.verdicts.envelope import (
 from bpfleakd.verdicts.exposure import Exposure, constant_exposure, exposure_of
 from bpfleakd.verdicts.persistence import Persistence
 from bpfleakd.verdicts.rises import (
+    LOAD_MIN,
     LOG_ALPHA,
     THIN_THIRD,
     falls_much,
@@ -97,6 +99,7 @@ class _Measurement:
         self._histories = histories
         self._leak_after_s = leak_after_s
         self._ends_s = histories.ends_s
+        self._firsts_s = histories.ends_s if histories.firsts_s is None else histories.firsts_s
         self._now_s = float(histories.ends_s[-1])
         self._sites = histories.low_bytes.shape[1]
         self._weight = np.ones(self._sites) if histories.weight is None else histories.weight
@@ -239,15 +242,17 @@ class _Measurement:
             is_much = (steps >= STEPS_ENOUGH) & (of_bytes.gain >= _BYTES_ENOUGH)
             is_evident = (steps >= _STEPS_MIN) & (is_much | has_blocks)
             evident.append(is_evident & enough & is_even(rise))
-        fall = np.zeros(self._sites)
-        for index, curve in enumerate(values):
-            before = self._falls_per_s[index]
-            self._falls_per_s[index], still_fills, fall_here = filling(
-                grid, curve, recorded_count / self._exposure.weight, before
-            )
-            np.maximum(fall, fall_here, out=fall)
-            evident[index] &= ~still_fills
-        self.is_cache = self._falls_like_a_cache(fall, grid)
+        times_s, others, by_load = self._load_times_s(grid), self._by_others(grid), None
+        self.is_cache = np.zeros(self._sites, bool)
+        for index, (whole, curve) in enumerate(zip((self._bytes, self._count), values, strict=True)):
+            before, blocks = self._falls_per_s[index], recorded_count / self._exposure.weight
+            if times_s is not None:
+                # The least in a bin is what lived at its first reading, if the site only grows.
+                by_load = values_at(whole, self._firsts_s, times_s, from_zero=False)
+            found = filling(grid, curve, blocks, before, by_load)
+            self._falls_per_s[index] = found.falls_per_s
+            self.is_cache |= falls_much(found, grid, others)
+            evident[index] &= ~found.still_fills
         dies, old_share = np.zeros(self._sites, bool), np.full(self._sites, np.nan)
         began_s, risen = np.maximum(start_s, self._first_birth_s), grid
         if self._survival is not None:
@@ -279,13 +284,24 @@ class _Measurement:
             "old_share": old_share,
         }
 
-    def _falls_like_a_cache(self, fall: Row, grid: Matrix) -> Flags:
-        """Which sites slow down by so much that they are caches though they leaked before."""
-        if not fall.any():
-            return np.zeros(self._sites, bool)
+    def _load_times_s(self, grid: Matrix) -> Matrix | None:
+        """When the process has allocated equal shares of what it does over a grid; None if unknown."""
         allocated = self._histories.allocated_count
-        others = np.zeros_like(self._born) if allocated is None else allocated[:, None] - self._born
-        return falls_much(fall, grid, values_at(others, self._ends_s, grid, from_zero=True))
+        if allocated is None or self._exposure.chance is not None:
+            return None
+        first, last = np.interp(grid[[0, -1]], self._ends_s, allocated)
+        if (last - first).min() < LOAD_MIN:
+            return None
+        levels = first + np.linspace(0.0, 1.0, CELLS + 1)[:, None] * (last - first)
+        times_s: Matrix = np.interp(levels, allocated, self._ends_s)
+        return times_s
+
+    def _by_others(self, grid: Matrix) -> Matrix:
+        """The blocks that the other sites of the process have allocated, over a grid; 0.0 if unknown."""
+        allocated = self._histories.allocated_count
+        if allocated is None:
+            return np.zeros_like(grid)
+        return values_at(allocated[:, None] - self._born, self._ends_s, grid, from_zero=True)
 
     def _began_s(self, values: Matrix, grid: Matrix, gained_count: Row) -> Row:
         """When what rises over a grid began to, if the site had almost nothing live before; else its start.
@@ -360,7 +376,11 @@ class _Measurement:
         # Blocks are counted one by one here, so shares need no test.
         persists &= (rise.gain >= _SURVIVORS_ENOUGH * self._weight) & (rise.first_third >= THIN_THIRD)
         persists &= ~speeds_up(rise) & self._may_grow_by(per_s) & self._goes_on(survival, per_s, end_s)
-        persists &= ~filling(grid, survived, rise.gain / self._weight, self._falls_per_s[1])[1]
+        times_s, by_load = self._load_times_s(grid), None
+        if times_s is not None:
+            by_load = values_at(survival.survived, self._ends_s, times_s, from_zero=True)
+        blocks = rise.gain / self._weight
+        persists &= ~filling(grid, survived, blocks, self._falls_per_s[1], by_load).still_fills
         persists &= ~self._has_slowed(start_s) & is_more_than_a_list(of_bytes.gain, rise.gain)
         return persists, {
             "by_survivors": np.ones(self._sites, bool),

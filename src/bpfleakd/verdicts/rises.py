@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from bpfleakd.verdicts.envelope import CELLS, Matrix, Rise, Row, rise_of
 from bpfleakd.verdicts.site_histories import Flags
@@ -28,13 +29,14 @@ _FILLING, _FILLING_T = 0.9, -4.0
 _MUCH_LESS = 0.75
 # So few allocations show no load. It explains a fall to a quarter at most: a cache that allocates nothing but
 # what it has not yet must not stay a leak for ever.
-_LOAD_MIN, _LOAD_FALL_MAX = 200, np.log(4)
+LOAD_MIN, _LOAD_FALL_MAX = 200, np.log(4)
 _STILL_FILLING, _FAR = 0.5, 2.0
 # At the end of such a curve, the gain is at most this share of what is held.
 _NEARLY_FULL = 0.05
 # Positions of the cells, relative to their middle.
 _PLACES = np.arange(CELLS) - (CELLS - 1) / 2
 _SQUARES = float((_PLACES**2).sum())
+_EQUAL = np.linspace(0.0, 1.0, CELLS + 1)[:, None]
 # A smaller rise in both may be any list of limited length, such as a server's log of its slowest requests.
 _LEAK_BYTES_MIN = 32 << 10
 _LEAK_BLOCKS_MIN = 512.0
@@ -67,37 +69,76 @@ def slows_down(rise: Rise) -> Flags:
     return (rise.last_third < _SLOWER * rise.first_third) & (rise.z_rate < -NORMAL_95)
 
 
-def filling(grid: Matrix, values: Matrix, blocks: Row, falls_per_s: Row) -> tuple[Row, Flags, Row]:
-    """How fast the rates of filling caches' curves fall, which of the curves still fill over this grid, and
-    the fall over this grid (0.0 for other curves).
+class Filling(Struct, frozen=True):
+    """How curves rise less and less, like those of filling caches: one figure per site, 0.0 for other curves.
 
-    `falls_per_s` is the fall of the logarithm of the rate over a longer time, 0.0 for other curves; the
-    result is the least fall so far. `blocks` are the recorded blocks of the gain.
+    `falls_per_s` is the least fall of the logarithm of the rate, per second, over this time and longer ones;
+    `still_fills` says whether the curve fills over this time. `fall` is the fall over it, and `load_fall`
+    that of the rate per block that the process allocates.
+    """
+
+    falls_per_s: Row
+    still_fills: Flags
+    fall: Row
+    load_fall: Row
+
+
+def filling(
+    grid: Matrix, values: Matrix, blocks: Row, falls_per_s: Row, by_load: Matrix | None = None
+) -> Filling:
+    """Whether curves rise over a grid like those of filling caches.
+
+    `falls_per_s` is that of longer times. `blocks` are the recorded blocks of the gain. `by_load` are the
+    values at equal shares of what the process allocates over the grid (None: it is unknown): on a busy
+    machine all of the process stands still now and then, which hides that one curve becomes ever slower.
     """
     fall, error, deviate = _rate_fall(grid, values)
     elapsed_s = np.maximum(grid[-1] - grid[0], 1e-9)
-    # With few blocks or bursts, thirds of the time differ by chance, which a curve with few points hides.
-    is_filling = fall > np.maximum(-np.log(_FILLING), _FAR * np.sqrt(6 / _events(values)))
-    is_filling &= deviate < _FILLING_T
-    error = np.maximum(error, np.sqrt(6 / np.maximum(blocks, 1.0)) * (blocks > 0))
-    goes_on = fall + _FAR * error > _STILL_FILLING * falls_per_s * elapsed_s
+    is_filling = _falls(values, fall, deviate)
+    of_chance = np.sqrt(6 / np.maximum(blocks, 1.0)) * (blocks > 0)
+    expected = _STILL_FILLING * falls_per_s * elapsed_s
+    goes_on = fall + _FAR * np.maximum(error, of_chance) > expected
     goes_on |= gain(values) < _NEARLY_FULL * values[-1]
+    here, load_fall = fall, np.zeros_like(fall)
+    if by_load is not None:
+        load_fall, load_error, load_deviate = _rate_fall(_EQUAL, by_load)
+        goes_on |= load_fall + _FAR * np.maximum(load_error, of_chance) > expected
+        # While a load rises, an even leak falls behind it: then time shows that it is even.
+        falls = _falls(by_load, load_fall, load_deviate) & (fall + error > load_fall / 2)
+        here = np.where(is_filling, fall, load_fall)
+        is_filling |= falls
+        load_fall = np.where(falls & (fall > load_fall / 2), load_fall, 0.0)
     still_fills = is_filling | ((falls_per_s > 0) & goes_on)
     # In a short time, the fall may look large by chance.
-    here = fall / elapsed_s
+    here = here / elapsed_s
     least = np.where(falls_per_s > 0, np.minimum(falls_per_s, here), here)
-    return np.where(is_filling, least, falls_per_s), still_fills, np.where(is_filling, fall, 0.0)
+    return Filling(
+        np.where(is_filling, least, falls_per_s), still_fills, np.where(is_filling, fall, 0.0), load_fall
+    )
 
 
-def falls_much(fall: Row, grid: Matrix, others: Matrix) -> Flags:
+def _falls(values: Matrix, fall: Row, deviate: Row) -> Flags:
+    """Whether rates fall like those of a filling cache.
+
+    With few blocks or bursts, thirds of the time differ by chance, which a curve with few points hides.
+    """
+    by_more = fall > np.maximum(-np.log(_FILLING), _FAR * np.sqrt(6 / _events(values)))
+    falls: Flags = by_more & (deviate < _FILLING_T)
+    return falls
+
+
+def falls_much(found: Filling, grid: Matrix, others: Matrix) -> Flags:
     """Which rates fall so much that the sites are caches, though they leaked before.
 
     `others` are the blocks that the process' other sites have allocated: what these fall by is its load's.
     """
+    if not found.fall.any():
+        return np.zeros(len(found.fall), bool)
     load_fall, _error, _deviate = _rate_fall(grid, others)
     number = others[-1] - others[0]
-    of_load = np.where(number >= _LOAD_MIN, load_fall - _FAR * np.sqrt(6 / np.maximum(number, 1.0)), 0.0)
-    much: Flags = fall - np.clip(of_load, 0.0, _LOAD_FALL_MAX) > -np.log(_MUCH_LESS)
+    of_load = np.where(number >= LOAD_MIN, load_fall - _FAR * np.sqrt(6 / np.maximum(number, 1.0)), 0.0)
+    fall = np.maximum(found.fall - np.clip(of_load, 0.0, _LOAD_FALL_MAX), found.load_fall)
+    much: Flags = fall > -np.log(_MUCH_LESS)
     return much
 
 

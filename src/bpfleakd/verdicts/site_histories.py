@@ -22,8 +22,8 @@ class SiteHistories(Struct, frozen=True):
     distinguishes an allocator's blocks from mappings (None: all are blocks). `intervals_bytes` is the
     coarsest sampling interval in each bin, 0 if every block was recorded (None: it never changed).
     `collections` is the number of the heap's collections at which figures were read (None: they were read at
-    every tick). `allocated_count` are the blocks that all sites of the heap had allocated by the end of each
-    bin (None: unknown).
+    every tick). `allocated_count` are the blocks that all sites of the process had allocated by the end of
+    each bin, and `firsts_s` the times of the first readings in the bins (None: both are unknown).
     """
 
     ends_s: Row
@@ -39,11 +39,12 @@ class SiteHistories(Struct, frozen=True):
     intervals_bytes: Row | None = None
     collections: int | None = None
     allocated_count: Row | None = None
+    firsts_s: Row | None = None
 
 
 def chosen(histories: SiteHistories, sites: NDArray[np.intp]) -> SiteHistories:
     """The histories of some of the sites."""
-    of_all = ("ends_s", "intervals_bytes", "collections", "allocated_count")
+    of_all = ("ends_s", "intervals_bytes", "collections", "allocated_count", "firsts_s")
     columns = {field.name: getattr(histories, field.name) for field in fields(SiteHistories)}
     by_site = {name: column for name, column in columns.items() if name not in of_all and column is not None}
     return replace(histories, **{name: column[..., sites] for name, column in by_site.items()})

@@ -16,7 +16,7 @@ from bpfleakd.model.report import SiteReport
 from bpfleakd.model.site import AllocationKind
 from bpfleakd.model.verdict import ProcessVerdict, SiteVerdict, Verdict
 from bpfleakd.verdicts.collected import as_of_collections
-from bpfleakd.verdicts.envelope import Matrix
+from bpfleakd.verdicts.envelope import Matrix, Row
 from bpfleakd.verdicts.full_table import until_full
 from bpfleakd.verdicts.measured_sites import MeasuredSites
 from bpfleakd.verdicts.measurement import persistence_of
@@ -36,6 +36,9 @@ def classified(history: StoredHistory) -> tuple[ProcessVerdict, list[tuple[Store
     Raises ValueError if columns differ in length.
     """
     bins = len(history.ends_s)
+    for of_bins in (history.intervals_bytes, history.firsts_s, history.allocated_count):
+        if len(of_bins) not in (0, bins):
+            raise ValueError(f"a column of the process has {len(of_bins)} figures for {bins} bins")
     for site in history.sites:
         if any(len(column) != bins for column in (*_columns(site), *_survivors(site))):
             raise ValueError(f"call site {site.site} has not {bins} figures in each column")
@@ -102,8 +105,14 @@ def _histories(history: StoredHistory, sites: Sequence[StoredSite]) -> SiteHisto
         survivors_bytes,
         np.array([site.weight for site in sites], np.float64),
         np.array([site.kind is AllocationKind.HEAP for site in sites]),
-        np.array(history.intervals_bytes, np.float64) if history.intervals_bytes else None,
+        _row(history.intervals_bytes),
+        firsts_s=_row(history.firsts_s),
+        allocated_count=_row(history.allocated_count),
     )
+
+
+def _row(figures: tuple[float, ...]) -> Row | None:
+    return np.array(figures, np.float64) if figures else None
 
 
 def stored_sites(

@@ -48,6 +48,7 @@ def test_bins_hold_the_least_and_the_births(readings: list) -> None:
     assert len(timeline) <= BINS_MAX
     assert (edges_ns[0], edges_ns[-1]) == (0, now_ns)
     assert (np.diff(edges_ns) > 0).all()
+    assert columns.all_born_count == pytest.approx(columns.born_count.sum(axis=1))
     for site in live:
         assert columns.born_count[:, site].sum() == allocated[site]
         for index, (start_ns, end_ns) in enumerate(pairwise(edges_ns)):
@@ -179,3 +180,16 @@ def test_a_past_time() -> None:
     assert timeline.at(99 * S, 2).end_ns == 10 * S
     with pytest.raises(ValueError, match="nothing"):
         Timeline(0).at(0, 1)
+
+
+def test_births_of_all_sites_stay_when_rows_are_forgotten_or_not_stored() -> None:
+    timeline, both = Timeline(0), np.arange(2)
+    for second in range(1, 41):
+        figures = np.array([second, 2 * second], np.int64)
+        timeline.update(second * S, both, figures, figures, 10 * figures)
+    timeline.forget(np.array([0]))
+    restored = Timeline.restored(timeline.checkpoint(np.array([1])))
+    for one in (timeline, restored):
+        columns = one.columns(np.zeros(1, np.intp))
+        assert columns.all_born_count.sum() == 40 * 30
+        assert np.cumsum(columns.all_born_count) == pytest.approx(30 * columns.ends_s)

@@ -126,3 +126,39 @@ def test_a_leak_under_a_load_that_falls_stays_one() -> None:
 def test_a_load_explains_a_fall_to_a_quarter() -> None:
     """A cache that allocates nothing but what it has not yet looks the same."""
     assert verdicts_beside(0.02, 0.02)[-1] is not Verdict.LEAK
+
+
+def on_a_busy_machine(make: sites.Make, seed: int) -> sites.Blocks:
+    """One second in five, the whole process hardly gets anywhere."""
+    random = np.random.default_rng(7)
+    speed = np.where(
+        random.random(1200) < 0.2, random.uniform(0.05, 0.4, 1200), random.uniform(0.8, 1.2, 1200)
+    )
+    ends_s = np.cumsum(1 / speed)
+    blocks = make(np.random.default_rng(seed), 900.0)
+    born_s = np.interp(blocks.born_s, np.arange(1, 1201), ends_s)
+    return sites.Blocks.of(born_s, blocks.life_s, blocks.size_bytes)
+
+
+@pytest.mark.parametrize(
+    ("make", "is_leak"),
+    [(sites.warm_up(6000, 60), False), (sites.leak(50, 256), True), (sites.leak(5, 2560), True)],
+)
+def test_a_cache_is_told_from_a_leak_on_a_busy_machine(make: sites.Make, is_leak: bool) -> None:
+    """By what it gains for what else the process allocates."""
+    at_s = [60.0, 90.0, 120.0, 180.0, 300.0]
+    for seed in range(4):
+        both = [on_a_busy_machine(one, seed) for one in (make, sites.churn(400, 0.01))]
+        found = [of_site.verdict is Verdict.LEAK for of_site, _of_churn in sites.classified(both, at_s)]
+        assert set(found) == {is_leak}
+
+
+def test_an_even_leak_while_the_load_rises() -> None:
+    """It falls behind the load, and time shows that it is even."""
+    leak, flight = (
+        sites.leak(50, 256),
+        under_load(lambda times_s: (1 + 2 * np.minimum(times_s / 120, 1)) / 3, 0.01),
+    )
+    random = np.random.default_rng(23)
+    found = sites.classified([leak(random, 300.0), flight(random, 300.0)], list(np.arange(60.0, 301, 15)))
+    assert {of_leak.verdict for of_leak, _of_flight in found} == {Verdict.LEAK}

@@ -39,7 +39,21 @@ def saved(*makes: sites.Make, seconds: float = 90.0) -> StoredHistory:
     # The least in each bin.
     memory = tuple(100.0 * MIB + MIB * end_s for end_s in ends_s)
     limits = (MemoryLimit(MemoryLimitKind.CGROUP, 512 * MIB, 412 * MIB),)
-    return StoredHistory(STORED_VERSION, "shop", 45.0, 0.0, 0, 0, ends_s, ends_s, memory, limits, tuple(rows))
+    return StoredHistory(
+        STORED_VERSION,
+        "shop",
+        45.0,
+        0.0,
+        0,
+        0,
+        ends_s,
+        ends_s,
+        memory,
+        limits,
+        tuple(rows),
+        firsts_s=tuple(histories.firsts_s.tolist()),
+        allocated_count=tuple(histories.allocated_count.tolist()),
+    )
 
 
 def test_the_verdicts_are_those_of_the_daemon() -> None:
@@ -54,6 +68,11 @@ def test_the_verdicts_are_those_of_the_daemon() -> None:
     (histories,) = sites.histories_at([make(random, 90.0) for make in makes], [90.0])
     classification = classify_sites(persistence_of(replace(histories, weight=None)), Context())
     assert [verdict for _site, verdict in found] == [classification.of(row) for row in range(3)]
+
+
+def test_a_column_of_the_process_of_another_length() -> None:
+    with pytest.raises(ValueError, match="5 figures for"):
+        classified(replace(saved(sites.leak(5)), allocated_count=(1.0,) * 5))
 
 
 def test_the_process_is_judged_too() -> None:
@@ -72,14 +91,14 @@ def test_a_longer_wait_for_leaks() -> None:
 
 def test_nothing_saved() -> None:
     """No sites and no time are not an error."""
-    history = replace(saved(sites.leak(5)), sites=(), ends_s=(), memory_s=(), memory_bytes=())
+    history = StoredHistory(STORED_VERSION, "shop", 45.0, 0.0, 0, 0, (), (), (), (), ())
     process, found = classified(history)
     assert (process.verdict, found) == (Verdict.UNKNOWN, [])
 
 
 def test_columns_of_different_lengths() -> None:
     """A file that was edited is refused in words."""
-    history = saved(sites.leak(5))
+    history = replace(saved(sites.leak(5)), firsts_s=(), allocated_count=())
     with pytest.raises(ValueError, match="has not 60 figures"):
         classified(replace(history, ends_s=history.ends_s[:60], memory_s=(), memory_bytes=()))
 

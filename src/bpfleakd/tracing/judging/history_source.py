@@ -74,7 +74,6 @@ class HistorySource(Struct, frozen=True):
         return replace(
             _histories(self.table, rows, self.survivors, self.of_survivors),
             intervals_bytes=self.observed.intervals_bytes(self.table),
-            allocated_count=self.observed.allocated_count(self.table),
         )
 
     def _of_rows(self, rows: NDArray[np.intp]) -> SiteHistories:
@@ -116,6 +115,13 @@ def _histories(
     live_count, live_bytes = survivors.matrices(np.where(there, index, -1), len(rows))
     edges_ns = table.timeline.edges_ns
     gaps = bins_in_gaps(edges_ns, table.gaps_ns)
+    allocated_count = np.cumsum(columns.all_born_count)
+    for bins in gaps:
+        # All that was allocated in a gap was read after it.
+        around = max(int(bins[0]) - 1, 0), int(bins[-1])
+        allocated_count[bins] = np.interp(
+            columns.ends_s[bins], columns.ends_s[list(around)], allocated_count[list(around)]
+        )
     return SiteHistories(
         columns.ends_s,
         least_in_gaps(columns.low_bytes, live_bytes, gaps),
@@ -127,6 +133,8 @@ def _histories(
         live_bytes,
         _weights(counters),
         table.are_heap(rows),
+        firsts_s=columns.firsts_s,
+        allocated_count=allocated_count,
     )
 
 

@@ -41,7 +41,6 @@ class ObservationsCheckpoint(Struct, frozen=True):
     full_since_ns: int | None = None
     first_memory_bytes: int | None = None
     full_of: str = LIVE_BLOCKS
-    allocated: list[tuple[int, int]] = msgspec.field(default_factory=list)
 
 
 class Observations:
@@ -55,7 +54,6 @@ class Observations:
         self._first_memory_bytes: int | None = None
         self._intervals: History | None = None
         self._collections: History | None = None
-        self._allocated: History | None = None
         self._room, self._site_room, self._region_room = _Room(), _Room(), _Room()
         self._full_of = LIVE_BLOCKS
 
@@ -70,8 +68,6 @@ class Observations:
             observations._intervals = History.of(checkpoint.intervals)
         if checkpoint.collections:
             observations._collections = History.of(checkpoint.collections)
-        if checkpoint.allocated:
-            observations._allocated = History.of(checkpoint.allocated)
         observations._room.full_since_ns, observations._full_of = checkpoint.full_since_ns, checkpoint.full_of
         observations._first_memory_bytes = checkpoint.first_memory_bytes
         if checkpoint.memory is not None:
@@ -89,7 +85,6 @@ class Observations:
             self._room.full_since_ns,
             self._first_memory_bytes,
             self._full_of,
-            self._allocated.points if self._allocated else [],
         )
 
     def note(
@@ -115,9 +110,6 @@ class Observations:
         if self._intervals is None:
             self._intervals = History(now_ns, interval_bytes)
         self._intervals.append(now_ns, interval_bytes)
-        if self._allocated is None:
-            self._allocated = History(now_ns, heap.allocated_count)
-        self._allocated.append(now_ns, heap.allocated_count)
         self._lost_frees = counters.losses["free_missed"]
 
     def note_collections(self, now_ns: int, count: int) -> None:
@@ -196,14 +188,6 @@ class Observations:
         return np.array(
             [intervals[first : last + 1].max() for first, last in pairwise(at.tolist())], np.float64
         )
-
-    def allocated_count(self, table: SiteTable) -> NDArray[np.float64] | None:
-        """The blocks that all sites of the heap had allocated by the end of each bin; None if unknown."""
-        if self._allocated is None:
-            return None
-        times_ns, counts = np.array(self._allocated.points).T
-        allocated_count: NDArray[np.float64] = np.interp(table.timeline.edges_ns[1:], times_ns, counts)
-        return allocated_count
 
     @property
     def collected_ns(self) -> NDArray[np.int64] | None:

@@ -374,6 +374,8 @@ class SiteVerdicts:
             memory_s=_figures(memory_s),
             memory_bytes=_figures(memory_bytes),
             limits=tuple(limits),
+            firsts_s=_figures(known.firsts_s if known else None),
+            allocated_count=_figures(known.allocated_count if known else None),
             sites=stored_sites(known, np.argsort(order), sites, set(suppressed.tolist())),
         )
 

@@ -445,17 +445,6 @@ def test_sites_that_are_known_as_of_collections(world: World) -> None:
     assert world.verdict(2) is Verdict.LEAK
 
 
-def test_what_the_whole_heap_allocates_is_known_after_a_restart(world: World) -> None:
-    """Six blocks a second, of both sites."""
-    world.go_on(40)
-    world.verdicts = SiteVerdicts.restored(world.verdicts.checkpoint(np.arange(2)), 45)
-    world.go_on(40)
-    allocated_count = world.verdicts.observed.allocated_count(world.table)
-    assert allocated_count is not None
-    ends_s = world.table.since_began_s(world.table.timeline.edges_ns[1:])
-    assert allocated_count == pytest.approx(6 * ends_s, abs=1)
-
-
 def test_a_leak_that_is_only_kept_stays_one_after_a_restart(world: World) -> None:
     """It is too irregular to be found again, and nothing shows that it has ended."""
     world.go_on(70)
