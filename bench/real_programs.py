@@ -48,8 +48,8 @@ _NOTHING, _EXACT, _SAMPLED, _INSIDE, _MEMLEAK, _HEAPTRACK, _VALGRIND = (
     "valgrind (memcheck)",
 )
 
-# The program has the first core, and its load generator the last.
-_PIN_PROGRAM = ("taskset", "--cpu-list", str(min(os.sched_getaffinity(0))))
+_CORES = os.sched_getaffinity(0)
+_PROGRAM_CORE, _LOAD_CORE = min(_CORES), max(_CORES)
 
 # Of the leaking function in the tool's list.
 _Place = Callable[[str], int | None]
@@ -203,11 +203,7 @@ def _run(
 ) -> tuple[list[_Turn], int | None]:
     """The program in turns without and traced, and the rank of its leak."""
     without, traced = (
-        replace(
-            launcher,
-            prefix=(*_PIN_PROGRAM, *launcher.prefix),
-            variables={"LD_LIBRARY_PATH": str(libraries), **launcher.variables},
-        )
+        replace(launcher, variables={"LD_LIBRARY_PATH": str(libraries), **launcher.variables})
         for launcher in (Launcher(), way.launch(directory))
     )
     number, loads = (1, 1) if short else (way.turns, way.loads)
@@ -216,7 +212,7 @@ def _run(
         turns = [_turn_of_runs(program, way, without, traced, libraries) for _ in range(number * loads)]
         return turns, None
     turns = []
-    with program.start(without) as other, program.start(traced) as running:
+    with _started(program, without) as other, _started(program, traced) as running:
         for one in (other, running):
             _loads(one, 1, _WARM_UP_S)
         for turn in range(number):
@@ -235,21 +231,34 @@ def _turn_of_runs(program: Program, way: _Way, without: Launcher, traced: Launch
     """A turn of a program whose only load is its whole run."""
     turn = _Turn([], [])
     for launcher in (without, traced, traced, without):
-        with program.start(launcher) as running, contextlib.ExitStack() as tool:
+        with _started(program, launcher) as running, contextlib.ExitStack() as tool:
             if launcher is traced and way.attach:
                 tool.enter_context(way.attach(running, libraries / program.library))
             (turn.traced if launcher is traced else turn.without).extend(_loads(running, 1))
     return turn
 
 
+@contextlib.contextmanager
+def _started(program: Program, launcher: Launcher) -> Iterator[Running]:
+    with contextlib.ExitStack() as stack:
+        with _bound_to(_PROGRAM_CORE):
+            running = stack.enter_context(program.start(launcher))
+        yield running
+
+
 def _loads(running: Running, number: int, seconds: float = _LOAD_S) -> list[Load]:
-    """Loads whose generator has a core that the program does not have. Tools are not bound to it."""
-    everywhere = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {max(everywhere)})
-    try:
+    with _bound_to(_LOAD_CORE):
         return [running.load(seconds) for _ in range(number)]
+
+
+@contextlib.contextmanager
+def _bound_to(core: int) -> Iterator[None]:
+    """What starts meanwhile runs on this core only: a program, or its load generator, but no tool."""
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
     finally:
-        os.sched_setaffinity(0, everywhere)
+        os.sched_setaffinity(0, _CORES)
 
 
 @contextlib.contextmanager
