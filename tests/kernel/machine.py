@@ -29,6 +29,10 @@ PACKAGES = {
     "valgrind": "valgrind and libc6-dbg",
 }
 
+LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
+# Debian 12 has mimalloc 2, Debian 13 mimalloc 3.
+MIMALLOC = next((path.name for path in sorted(LIBRARIES.glob("libmimalloc.so.?.0"))), "libmimalloc.so.2.0")
+
 
 def is_ci() -> bool:
     """Whether "cannot run" is a failure."""

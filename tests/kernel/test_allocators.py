@@ -16,18 +16,15 @@ from .building import build_directory
 from .daemons import ControlFailed, Daemon
 from .inside_library import library as sampler
 from .kernel_objects import changed_text
-from .machine import cannot_run, need_tool
+from .machine import MIMALLOC, cannot_run, need_tool
 from .truth import by_function, expect_ledger, expect_no_losses
 from .waiting import wait_until
 from .workloads import Workload, build
 
 NO_ALLOCATOR = 8
+# How often a program runs untraced, to see whether its allocator is sound: Debian 13's mimalloc 3.0.1 is not.
+ALONE = 5
 
-# Debian 12 has mimalloc 2, Debian 13 mimalloc 3.
-MIMALLOC = next(
-    (path.name for path in sorted(Path("/usr/lib/x86_64-linux-gnu").glob("libmimalloc.so.?.0"))),
-    "libmimalloc.so.2.0",
-)
 PRELOADED = {
     "jemalloc": "libjemalloc.so.2",
     "tcmalloc_minimal": "libtcmalloc_minimal.so.4",
@@ -262,7 +259,12 @@ def test_jemallocs_own_functions(tracer, run, linking):
 
 def test_mimallocs_own_functions(tracer, run):
     """57 ways to allocate, 15 to resize, and what mi_reallocf frees when it fails."""
-    expect_exact(tracer, run(allocator_program("mimalloc_api"), "3"))
+    program = allocator_program("mimalloc_api")
+    for _ in range(ALONE):
+        alone = subprocess.run([program, "3"], input=b"run\n" * 3, stdout=subprocess.DEVNULL, check=False)
+        if alone.returncode < 0:
+            pytest.skip(f"{MIMALLOC} itself crashes in this program, with nothing attached")
+    expect_exact(tracer, run(program, "3"))
 
 
 def test_tcmallocs_own_functions(tracer, run):

@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from pathlib import Path
+from functools import cache
 
 import pytest
 
 from .inside_library import inside_program, library
-from .machine import cannot_run, need_tool
+from .machine import LIBRARIES, MIMALLOC, cannot_run, need_tool
 
 THREADS, ROUNDS, LARGEST_BYTES = 16, 1_500, 16 << 20
-LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
 
 
 def semaphores() -> list[str]:
@@ -42,6 +41,18 @@ def stress(preloaded: str, interval_bytes: int, **environment: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@cache
+def is_sound(allocator: str) -> bool:
+    """Whether the stress test passes with this allocator alone: not with Debian 13's mimalloc 3.0.1."""
+    command = [inside_program("stress"), *map(str, (THREADS, ROUNDS, LARGEST_BYTES))]
+    environment = {"LD_PRELOAD": str(LIBRARIES / allocator), "STRESS_OTHER_ALLOCATOR": allocator}
+    done = [
+        subprocess.run(command, env=os.environ | environment, stderr=subprocess.DEVNULL, check=False)
+        for _ in range(2)
+    ]
+    return all(each.returncode == 0 for each in done)
 
 
 @pytest.mark.parametrize("interval_bytes", [1_024, 65_536])
@@ -83,17 +94,19 @@ def test_it_makes_no_system_call_of_its_own():
 
 
 @pytest.mark.parametrize("is_behind", [True, False])
-@pytest.mark.parametrize("allocator", ["libjemalloc.so.2", "libtcmalloc_minimal.so.4", "libmimalloc.so.2"])
+@pytest.mark.parametrize("allocator", ["libjemalloc.so.2", "libtcmalloc_minimal.so.4", MIMALLOC])
 def test_other_allocators_are_called_as_ever(allocator, is_behind):
     """The library is in front of one that was preloaded as well, or is bypassed by it."""
     if not (LIBRARIES / allocator).exists():
         cannot_run(f"{allocator} is not installed (make setup FOR=test)")
+    if not is_sound(allocator):
+        pytest.skip(f"{allocator} itself corrupts memory in this program, without the library")
     order = [library(), LIBRARIES / allocator][:: 1 if is_behind else -1]
     stress(":".join(map(str, order)), 4_096, STRESS_OTHER_ALLOCATOR=allocator)
 
 
 @pytest.mark.parametrize(
-    "allocator", [None, "libjemalloc.so.2", "libtcmalloc_minimal.so.4", "libmimalloc.so.2"]
+    "allocator", [None, "libjemalloc.so.2", "libtcmalloc_minimal.so.4", MIMALLOC]
 )
 def test_calls_before_its_constructor_and_after_all_others_are_right(allocator):
     """A program's preinit functions come before constructors of libraries."""
