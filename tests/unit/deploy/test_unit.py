@@ -34,7 +34,7 @@ def test_the_unit_exposes_little(tmp_path):
 
 
 def test_openat2_is_allowed():
-    """systemd refuses it for RestrictSUIDSGID, because it cannot see the mode: no perf map could be opened."""
+    """For RestrictSUIDSGID systemd refuses it, since it cannot see the mode: no perf map could be opened."""
     assert not re.search("^RestrictSUIDSGID", UNIT.read_text(), re.MULTILINE)
 
 
