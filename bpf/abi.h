@@ -564,6 +564,8 @@ enum python_phase {
 	PYTHON_LOOP,
 	/* Looking for the thread's state, after that. */
 	PYTHON_SEARCH,
+	/* The next frame of a state or of a loop is to be found. */
+	PYTHON_NEXT,
 	/* Among the Python frames of one evaluation loop. */
 	PYTHON_RUN,
 	/* After the last of them. */
@@ -581,6 +583,8 @@ struct python_walk {
 	__u32 rejoin_depth;
 	__u64 rejoin_hash;
 	__u64 frame;
+	/* A pointer to the next frame that has not been read yet; 0: there is none. */
+	__u64 frame_at;
 	/* ip and sp in the loop. */
 	__u64 loop_ip;
 	__u64 loop_sp;

@@ -37,8 +37,7 @@
 
 /* What the walk is to do next. */
 enum {
-	NATIVE_WORD,	/* record the native frame, and go to its caller */
-	NATIVE_LOOP,	/* go to the caller, and ask for the frames that the loop runs */
+	NATIVE_WORD,	/* record the native frame, except that of a loop (PYTHON_LOOP), and go to its caller */
 	PYTHON_WORD,	/* record *word */
 	PYTHON_SEARCHES,	/* ask again */
 };
@@ -54,6 +53,7 @@ static __always_inline void begin_python(struct thread *thread, volatile struct 
 	thread->scratch.python_copy_address = NO_COPY;
 	walk->python.phase = PYTHON_NATIVE;
 	walk->python.frame = 0;
+	walk->python.frame_at = 0;
 	walk->python.rejoin_depth = 0;
 	/* 0: the walk has met no evaluation loop yet. */
 	walk->python.states_seen = 0;
@@ -136,28 +136,42 @@ static __always_inline bool is_in_loop_frame(volatile struct walk_state *walk, u
 }
 
 /*
- * The frame that a local variable of a loop points to, 0 if it cannot be read. The walk has copied that part of the
- * stack anyway.
+ * Begin a run with the next frame. If a local variable of a loop points to it, that part of the stack is copied already.
+ * A state without a frame belongs to another loop: look for the next one. One place for all, because each copy of
+ * read_word() multiplies what the verifier follows.
  */
-static __always_inline u64 frame_in(struct walk_scratch *scratch, u32 offset, u64 variable)
+static __always_inline void find_frame(struct thread *thread, struct python *python,
+				       volatile struct walk_state *walk)
 {
-	u64 frame;
+	u64 frame = walk->python.frame;
 
-	return read_word(scratch, variable + offset, &frame) ? frame : 0;
+	if (walk->python.frame_at && !read_word(&thread->scratch, walk->python.frame_at, &frame))
+		frame = 0;
+	walk->python.frame = frame;
+	walk->python.frame_at = 0;
+	walk->python.phase = PYTHON_RUN;
+	if (frame)
+		return;
+	thread->python_state = 0;
+	if (walk->python.interpreter) {
+		walk->python.state = read_python_word(walk->python.state + python->thread_next);
+		walk->python.phase = PYTHON_SEARCH;
+	}
 }
 
 /*
- * The newest frame of a thread's state. If the loop is the one that runs it, its cframe shows the place for all loops,
- * because they are the same function.
+ * The next frame is the newest one of a thread's state. If the loop is the one that runs it, its cframe shows the place
+ * for all loops, because they are the same function.
  */
-static __always_inline u64 newest_frame(struct walk_scratch *scratch, struct python *python,
-					volatile struct walk_state *walk, u64 path)
+static __always_inline void take_state(struct python *python, volatile struct walk_state *walk, u64 path)
 {
+	walk->python.phase = PYTHON_NEXT;
+	walk->python.frame = path;
 	if (python->frame_path_second == NO_SECOND_STEP || !path)
-		return path;
+		return;
+	walk->python.frame_at = path + python->frame_path_second;
 	if (python->has_fixed_frames && is_in_loop_frame(walk, path) && walk->sp - path <= 0xffff)
 		python->cframe_distance = walk->sp - path;
-	return frame_in(scratch, python->frame_path_second, path);
 }
 
 /* Whether the end of a run shows that the loop runs it. */
@@ -209,9 +223,9 @@ static __always_inline void enter_loop(struct thread *thread, struct python *pyt
 {
 	u64 state = thread->python_state, newest, cframe = walk->sp - python->cframe_distance;
 
-	walk->python.phase = PYTHON_RUN;
+	walk->python.phase = PYTHON_NEXT;
 	if (python->cframe_distance && is_in_loop_frame(walk, cframe)) {
-		walk->python.frame = frame_in(&thread->scratch, python->frame_path_second, cframe);
+		walk->python.frame_at = cframe + python->frame_path_second;
 		if (!walk->python.states_seen)
 			walk->python.releases = releases_now(python, true);
 		walk->python.states_seen = 1;
@@ -219,14 +233,8 @@ static __always_inline void enter_loop(struct thread *thread, struct python *pyt
 		walk->python.is_unchecked = 0;
 		return;
 	}
-	if (walk->python.states_seen) {
-		if (!walk->python.frame && walk->python.interpreter) {
-			/* The loop belongs to another interpreter. */
-			walk->python.state = read_python_word(walk->python.state + python->thread_next);
-			walk->python.phase = PYTHON_SEARCH;
-		}
+	if (walk->python.states_seen)
 		return;
-	}
 	walk->python.states_seen = 1;
 	walk->python.is_unchecked = state && thread->python_interpreter && has_proof(python, walk);
 	newest = walk->python.is_unchecked ? thread->python_interpreter : newest_interpreter(python);
@@ -287,11 +295,8 @@ static __always_inline void search_state(struct thread *thread, struct python *p
 			walk->python.interpreter = 0;
 		else
 			note_state(thread, python, walk->python.interpreter, state, thread_id);
-		walk->python.frame = newest_frame(&thread->scratch, python, walk, path);
-		if (walk->python.frame) {
-			walk->python.phase = PYTHON_RUN;
-			return;
-		}
+		take_state(python, walk, path);
+		return;
 	}
 	walk->python.state = read_python_word(state + python->thread_next);
 }
@@ -452,7 +457,8 @@ static __always_inline int take_python_frame(struct thread *thread, struct pytho
 
 	/* The last one of a loop is its local variable (ENTRY_OWNER), and only that lies there. */
 	if (is_in_loop_frame(walk, frame)) {
-		walk->python.frame = frame_in(scratch, python->frame_previous, frame);
+		walk->python.frame = 0;
+		walk->python.frame_at = frame + python->frame_previous;
 		return end_run(walk, PYTHON_NATIVE, word);
 	}
 	if (walk->python.is_unchecked && walk->python.run_depth == PYTHON_UNPROVEN_MAX &&
@@ -501,6 +507,9 @@ static __always_inline int next_is_python(struct thread *thread, struct python *
 		return PYTHON_SEARCHES;
 	case PYTHON_RUN:
 		return take_python_frame(thread, python, walk, word);
+	case PYTHON_NEXT:
+		find_frame(thread, python, walk);
+		return PYTHON_SEARCHES;
 	case PYTHON_SEARCH:
 		search_state(thread, python, walk);
 		return PYTHON_SEARCHES;
@@ -510,7 +519,7 @@ static __always_inline int next_is_python(struct thread *thread, struct python *
 			walk->python.loop_sp = walk->sp;
 			walk->python.run_depth = 0;
 			walk->python.phase = PYTHON_LOOP;
-			return NATIVE_LOOP;
+			return NATIVE_WORD;
 		}
 		/* Code of others between two loops stays in the stack, and with it all frames around it. */
 		if (walk->ip - python->text_start >= python->text_end - python->text_start)

@@ -361,12 +361,12 @@ static __always_inline void walk_on(struct thread *thread, struct python *python
 		/* The step from a loop has ended the walk, and the frames that the loop runs are recorded by now. */
 		if (walk->end != WALK_GOES_ON)
 			break;
-		if (next == NATIVE_WORD)
+		if (walk->python.phase != PYTHON_LOOP)
 			push_frame(thread, walk, walk->ip);
 		end = step(&thread->scratch, mappings, walk);
 		if (end >= 0) {
 			walk->end = end;
-			if (next == NATIVE_WORD)
+			if (walk->python.phase != PYTHON_LOOP)
 				break;
 		}
 	}
