@@ -39,6 +39,7 @@ QUOTES = {
     "kernel walk of 5 frames": ("walk", "bpf_get_stack, 5 frames, frame pointers"),
     "kernel walk of 30 frames": ("walk", "bpf_get_stack, 30 frames, frame pointers"),
     "further frame": ("walk", "exact mode, each further frame of a malloc+free pair, no frame pointers"),
+    "ten Python frames": ("python_walk", "10 Python frames, more than the same walk without"),
     "untraced mmap": ("space", "mmap+munmap pair: nothing attached"),
     "mmap": ("space", "mmap+munmap pair: bpfleakd, exact"),
     "mmap more": ("space", "mmap+munmap pair: bpfleakd, exact, more than nothing"),
