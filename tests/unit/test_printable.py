@@ -31,10 +31,13 @@ def test_ordinary_names_stay_as_they_are(text):
 
 @given(st.text(), st.integers(1, 50), st.booleans())
 def test_shortened_text_fits_and_keeps_its_end_or_start(text, max_chars, keep_end):
-    """Text that fits is unchanged; longer text has exactly the requested length, with an ellipsis."""
+    """Text that fits is unchanged; longer text has the requested length, or less for a whole directory."""
     short = shortened(text, max_chars, keep_end=keep_end)
     if len(text) <= max_chars:
         assert short == text
+    elif keep_end:
+        assert max_chars / 2 < len(short) <= max_chars
+        assert short.startswith("…")
+        assert text.endswith(short[1:])
     else:
-        assert len(short) == max_chars
-        assert short.startswith("…") if keep_end else short.endswith("…")
+        assert short == text[: max_chars - 1] + "…"
