@@ -18,7 +18,8 @@ _FUNCTIONS_MAX = 128
 # A function leaks if its rate exceeds that of its leaking sites by this factor: the others contribute.
 _MORE = 1.25
 # A site with at most this share of its blocks left has replaced the others. If these were fewer than that, or
-# made fewer steps, it is a buffer or a table that is moved to a larger place now and then.
+# made fewer steps, it is a buffer or a table that is moved to a larger place now and then. One with both that
+# few blocks and that few steps may be a table that has moved once.
 _REPLACED_SHARE = 0.5
 _BLOCKS_OF_A_TABLE = 20
 _STEPS_OF_A_TABLE = 3.5
@@ -90,8 +91,9 @@ def _retaining(functions: Units, found: Classification, positions: NDArray[np.in
     cache's are old) or a table that doubles its size makes a sum that rises evenly.
     """
     m = found.measured
-    is_table = (m.born_count < _BLOCKS_OF_A_TABLE) | (m.steps < _STEPS_OF_A_TABLE)
-    is_table &= m.live_count <= _REPLACED_SHARE * m.born_count
+    has_few_blocks, has_few_steps = m.born_count < _BLOCKS_OF_A_TABLE, m.steps < _STEPS_OF_A_TABLE
+    is_table = (has_few_blocks | has_few_steps) & (m.live_count <= _REPLACED_SHARE * m.born_count)
+    is_table |= has_few_blocks & has_few_steps
     retains = (found.codes != VERDICTS.index(Verdict.CHURN)) & ~(is_table & ~found.leaks)
     rows = np.flatnonzero((positions >= 0) & retains[positions])
     lead = np.arange(len(functions.lead))

@@ -369,7 +369,7 @@ def test_a_method_that_is_compiled_again_is_one_leak() -> None:
     assert sum(leak.rate_bytes_per_s for leak in known) == pytest.approx(2300, rel=0.1)
 
 
-@pytest.mark.parametrize("beside", ["queue", "table"])
+@pytest.mark.parametrize("beside", ["queue", "table", "table that moves once"])
 @pytest.mark.parametrize("period", [31, 47])
 def test_a_cache_is_no_leak_for_what_is_beside_it(beside: str, period: int) -> None:
     """All are charged to one function: a cache that fills ever more slowly, and a queue or a hash table.
@@ -394,6 +394,10 @@ def test_a_cache_is_no_leak_for_what_is_beside_it(beside: str, period: int) -> N
             others = [] if second % period == 0 else others + [world.clock.now_ns] * 230
             born[other] += 230
             size, figures = 200, (200 * len(others), len(others))
+        elif beside == "table that moves once":
+            others = others or ([world.clock.now_ns] if second == 28 else [])
+            born[other] = len(others)
+            size, figures = 60_000, (60_000 * len(others), len(others))
         else:
             size = 64 * 2 ** int(np.ceil(np.log2(len(keys))))
             if not others or size > table_bytes:
