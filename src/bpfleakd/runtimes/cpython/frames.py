@@ -110,16 +110,18 @@ class PythonFrames:
         return methods
 
     def _segment(self, words: Sequence[int], check: int) -> list[tuple[Method, ...] | None]:
-        choices = [self._codes_of(word) for word in words]
-        for chosen in islice(product(*choices), _CHOICES_MAX):
-            if hash_of(code.check for code in chosen) == check:
-                return [self._method(word, code) for word, code in zip(words, chosen, strict=True)]
+        # One code object in 64 has the same bits as the one that was at its address before.
+        for read_again in (False, True):
+            choices = [self._codes_of(word, read_again=read_again) for word in words]
+            for chosen in islice(product(*choices), _CHOICES_MAX):
+                if hash_of(code.check for code in chosen) == check:
+                    return [self._method(word, code) for word, code in zip(words, chosen, strict=True)]
         return [None] * len(words)
 
-    def _codes_of(self, word: int) -> list[CodeObject]:
+    def _codes_of(self, word: int, *, read_again: bool = False) -> list[CodeObject]:
         address, bits = code_address(word), word & ((1 << _CHECK_BITS) - 1)
         known = self._known.get(address) or ()
-        if not any(one.bits == bits for one in known):
+        if read_again or not any(one.bits == bits for one in known):
             code = self._reader.read(address)
             found = _Known(code, _bits_of(code.check)) if code else None
             if found is not None and found not in known:

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from unittest import mock
 
 import pytest
 from msgspec.structs import replace
@@ -241,6 +242,26 @@ def test_words_become_methods(memory: RemoteMemory, interpreter: Interpreter) ->
     wrong = frames.find([words[0] ^ 1, *words[1:]], checks)
     assert wrong[:4] == [None] * 4
     assert wrong[4] == found[4]
+
+
+def test_code_at_the_address_of_other_code_with_the_same_bits(interpreter: Interpreter) -> None:
+    """One in 64 has them: the object is read again when nothing that was read fits the stack."""
+
+    def code(name: str, check: int) -> CodeObject:
+        return CodeObject(name, "shop.py", 1, b"", 0, (3, 11), check)
+
+    before, after = code("before", 5 << 58 | 1), code("after", 5 << 58 | 2)
+    now = [before]
+    reader = mock.Mock(spec=CodeObjectReader)
+    reader.read.side_effect = lambda _address: now[0]
+    frames = PythonFrames(reader, "python3", python_walk(interpreter, None))
+    word = word_of(0x7F0000001000, 1, before.check)
+    assert word == word_of(0x7F0000001000, 1, after.check)
+    for one in (before, after, before):
+        now[0] = one if one is after else now[0]
+        (methods,) = frames.find([word], [segment_check([one])])
+        assert methods is not None
+        assert methods[0].name == one.function
 
 
 def segment_check(codes: list[CodeObject]) -> int:
