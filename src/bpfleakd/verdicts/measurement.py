@@ -30,7 +30,7 @@ from bpfleakd.verdicts.envelope import (
     values_at,
 )
 from bpfleakd.verdicts.exposure import Exposure, constant_exposure, exposure_of
-from bpfleakd.verdicts.persistence import Persistence
+from bpfleakd.verdicts.persistence import Persistence, nothing_found
 from bpfleakd.verdicts.rises import (
     LOAD_MIN,
     LOG_ALPHA,
@@ -84,6 +84,8 @@ _RECORDED_FOR_CERTAIN = 5.0
 # Blocks born just now have not had time to die: those of this many seconds, and of one such part of the
 # recording.
 _YOUNG_S = 3.0
+# How many times as long a queue must grow as anything else to be a leak: it may catch up.
+_BACKLOGS = 3.0
 _YOUNG_SHARES = (0.05, 0.25)
 
 
@@ -163,7 +165,7 @@ class _Measurement:
     def result(self) -> Persistence:
         overall = self._since_first_seconds()
         persists, slows, is_cache = (np.zeros(self._sites, bool) for _flags in range(3))
-        found = _nothing_found(self._sites)
+        found = nothing_found(self._sites)
         # Most sites never retain anything and need no test.
         promising = np.flatnonzero(self._is_promising())
         if len(promising):
@@ -253,7 +255,8 @@ class _Measurement:
             self._falls_per_s[index] = found.falls_per_s
             self.is_cache |= falls_much(found, grid, others)
             evident[index] &= ~found.still_fills
-        dies, old_share = np.zeros(self._sites, bool), np.full(self._sites, np.nan)
+        dies, freed_later = np.zeros(self._sites, bool), np.zeros(self._sites, bool)
+        old_share = np.full(self._sites, np.nan)
         began_s, risen = np.maximum(start_s, self._first_birth_s), grid
         if self._survival is not None:
             began_s = np.maximum(began_s, self._began_s(values[1], grid, of_count.gain))
@@ -266,7 +269,8 @@ class _Measurement:
             dies = fate.dies | (gained < _GAIN_OF_SURVIVORS * fate.count)
             older = gained * (1 - of_count.last_third)
             dies |= (older >= _BLOCKS_ENOUGH) & (fate.old_count < _REPLACED_SHARE * older)
-            old_share = fate.old_share
+            freed_later = self._freed_later(self._survival, dies & evident[1], began_s, end_s)
+            self.dying, dies, old_share = self.dying & ~freed_later, dies & ~freed_later, fate.old_share
         window_s, rose_bytes = end_s - began_s, self._as_it_rose(self._bytes, risen)
         persists = (window_s >= self._leak_after_s) & (evident[0] | evident[1]) & (of_bytes.gain > 0)
         persists &= is_more_than_a_list(of_bytes.gain, of_count.gain)
@@ -282,7 +286,16 @@ class _Measurement:
             "gained_lately_count": of_count.gain * of_count.last_third,
             "rate_bytes_per_s": theil_sen(risen, rose_bytes),
             "old_share": old_share,
+            "freed_later": freed_later,
         }
+
+    def _freed_later(self, survival: Survival, dying: Flags, start_s: Row, end_s: Row) -> Flags:
+        """Which sites lose old blocks ever later, for long enough to be more than a busy minute."""
+        freed_later = np.zeros(self._sites, bool)
+        for site in np.flatnonzero(dying & (end_s - start_s >= _BACKLOGS * self._leak_after_s)).tolist():
+            middle_s, low_count = (start_s[site] + end_s[site]) / 2, self._histories.low_count[:, site]
+            freed_later[site] = survival.lengthens(site, float(middle_s), self._firsts_s, low_count)
+        return freed_later
 
     def _load_times_s(self, grid: Matrix) -> Matrix | None:
         """When the process has allocated equal shares of what it does over a grid; None if unknown."""
@@ -393,6 +406,7 @@ class _Measurement:
             "gained_lately_count": rise.gain * rise.last_third,
             "rate_bytes_per_s": of_bytes.gain / window_s,
             "old_share": fate.old_share,
+            "freed_later": np.zeros(self._sites, bool),
         }
 
     def _may_grow_by(self, per_s: Row) -> Flags:
@@ -468,20 +482,3 @@ class _Measurement:
         share = silence_s / max(self._now_s, 1e-3)
         has_thinned: Flags = steps * np.log1p(-np.minimum(share, 1 - 1e-9)) < LOG_ALPHA
         return has_thinned
-
-
-def _nothing_found(sites: int) -> dict[str, NDArray[Any]]:
-    flags = ("by_survivors", "by_blocks", "dies")
-    figures = (
-        "window_s",
-        "window_steps",
-        "gained_bytes",
-        "gained_count",
-        "gained_lately_count",
-        "rate_bytes_per_s",
-    )
-    return {
-        **{name: np.zeros(sites, bool) for name in flags},
-        **{name: np.zeros(sites) for name in figures},
-        "old_share": np.full(sites, np.nan),
-    }

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import fields, replace
+from numpy.typing import NDArray
 
 from bpfleakd.verdicts.envelope import Row
 from bpfleakd.verdicts.site_histories import Flags
@@ -19,7 +20,8 @@ class Persistence(Struct, frozen=True):
     fell back. `persists` says whether it grows like a leak over `window_s`; `by_blocks` whether the number of
     blocks grows, and `by_survivors` whether only the survivors show it; `dies` whether old blocks still die
     or are replaced. For that window, `rate_bytes_per_s` is the gain per second and `old_share` the live share
-    of the blocks born in its first third (NaN: unknown).
+    of the blocks born in its first third (NaN: unknown). `freed_later` says whether old blocks are freed, but
+    ever later, as those of a queue that is filled faster than it is emptied: then `dies` is False.
 
     `grows` and `stopped` are about the whole time after the first seconds, with `grown_bytes` over `grown_s`,
     `steps` and `silence_s`; `slows` says whether growth slows down like a cache's, and `is_cache` whether by
@@ -48,6 +50,7 @@ class Persistence(Struct, frozen=True):
     gained_lately_count: Row
     rate_bytes_per_s: Row
     old_share: Row
+    freed_later: Flags
     grows: Flags
     stopped: Flags
     slows: Flags
@@ -66,3 +69,21 @@ class Persistence(Struct, frozen=True):
             name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in of_sites
         }
         return replace(self, **columns)
+
+
+def nothing_found(sites: int) -> dict[str, NDArray[Any]]:
+    """The figures of windows in which no site grows like a leak, by name."""
+    flags = ("by_survivors", "by_blocks", "dies", "freed_later")
+    figures = (
+        "window_s",
+        "window_steps",
+        "gained_bytes",
+        "gained_count",
+        "gained_lately_count",
+        "rate_bytes_per_s",
+    )
+    return {
+        **{name: np.zeros(sites, bool) for name in flags},
+        **{name: np.zeros(sites) for name in figures},
+        "old_share": np.full(sites, np.nan),
+    }

@@ -310,6 +310,8 @@ def _why_leak(m: Persistence, site: int) -> str:
     grown = f"+{human_bytes(m.gained_bytes[site])} in {human_duration(m.window_s[site])}, steadily"
     if not m.by_blocks[site]:
         return f"{grown}; blocks get larger, not more"
+    if m.freed_later[site]:
+        return f"{grown}; old blocks are freed, but ever later, as of a queue that is emptied too slowly"
     old_share = m.old_share[site]
     if np.isnan(old_share):
         return f"{grown}, {_count(m.gained_count[site])} blocks"

@@ -3,6 +3,10 @@
 For a leak, the live share of the blocks born long ago is the share of all blocks that leaks, whenever they
 were born: the curve of survival by age is flat, above zero. Where lives are merely long, blocks keep dying at
 the same pace (a constant hazard): the older, the fewer.
+
+A queue that is filled faster than it is emptied also loses its old blocks, but ever later. If lives were as
+they are now, more blocks would have been live earlier than there were: their number then is the sum of all
+births before, each times the share of blocks that now reach its age at that time.
 """
 
 from __future__ import annotations
@@ -23,6 +27,9 @@ _MUCH_LESS = 0.6
 _MOST = 0.8
 # If at least this many blocks of the middle third live and none of the oldest, blocks die.
 _FEW = 5.0
+# Lives lengthen if by those of now so many more blocks would have been live earlier, and by so many standard
+# errors of a count more.
+_LENGTHEN_SHARE, _LENGTHEN_T = 0.1, 4.0
 
 
 class Fate(Struct, frozen=True):
@@ -84,6 +91,27 @@ class Survival(Struct, frozen=True):
         dies = np.where(lived[0] > 0, falls, (lived[1] >= _FEW * weight[1]) & (born[0] > 0))
         old_share = np.where(born[0] > 0, shares[0], np.nan)
         return Fate(dies, old_share, lived[0] + lived[1], lived.sum(axis=0))
+
+    def lengthens(self, site: int, at_s: float, firsts_s: Row, low_count: Row) -> bool:
+        """Whether the blocks of a site live longer now than at a time.
+
+        `firsts_s` are the times of the first readings in bins, and `low_count` what was live then.
+        """
+        bins = int(np.searchsorted(firsts_s, at_s))
+        if not 0 < bins < len(firsts_s):
+            return False
+        starts_s = np.concatenate([[0.0], self.ends_s[:-1]])
+        middles_s = (starts_s + self.ends_s) / 2
+        born, lived = (np.diff(curve[:, site], prepend=0.0) for curve in (self.born, self.survived))
+        was_born = born > 0
+        if not was_born.any():
+            return False
+        share = np.minimum(lived[was_born] / born[was_born], 1.0)
+        age_s = self.ends_s[-1] - middles_s[was_born]
+        survive = np.interp(firsts_s[bins] - middles_s[:bins], age_s[::-1], share[::-1])
+        expected, there = float(born[:bins] @ survive), float(low_count[bins])
+        chance = _LENGTHEN_T / np.sqrt(max(there / self.weight[site], 1.0))
+        return expected > there * (1 + max(_LENGTHEN_SHARE, float(chance)))
 
     def _thirds(self, start_s: Row, end_s: Row) -> tuple[Matrix, Matrix, Matrix]:
         edges_s = start_s + np.arange(4)[:, None] / 3 * np.maximum(end_s - start_s, 1e-3)

@@ -394,3 +394,33 @@ def test_any_history_has_a_verdict(rows: list[list[int]]) -> None:
 def _histories(made: list[sites.Blocks], now_s: float) -> SiteHistories:
     (histories,) = sites.histories_at(made, [now_s])
     return histories
+
+
+def backlog(per_s: float, emptied_share: float) -> sites.Make:
+    """A queue from which this share of what comes in is taken out, the oldest first, at even pauses."""
+
+    def make(random: np.random.Generator, until_s: float) -> sites.Blocks:
+        born_s = np.sort(random.uniform(0, until_s, random.poisson(per_s * until_s)))
+        pause_s = 1 / (emptied_share * per_s)
+        freed_s = np.maximum.accumulate(born_s - pause_s * np.arange(len(born_s)))
+        return sites.Blocks.of(born_s, freed_s + pause_s * np.arange(1, len(born_s) + 1) - born_s, 300)
+
+    return make
+
+
+@pytest.mark.parametrize("emptied_share", [0.25, 0.5, 0.75, 0.9])
+def test_a_queue_that_is_emptied_too_slowly_is_a_leak(emptied_share: float) -> None:
+    """After a while: it may catch up. Its oldest blocks are freed, but ever later."""
+    early, *later = verdicts(backlog(100, emptied_share), 120.0, 240.0, 600.0)
+    assert early.verdict is Verdict.GROWING
+    for one in later:
+        assert one.verdict is Verdict.LEAK
+        assert "ever later" in one.reason
+        assert one.leak_bytes_per_s == pytest.approx(300 * 100 * (1 - emptied_share), rel=0.2)
+
+
+@pytest.mark.parametrize(
+    "make", [backlog(100, 1.1), sites.sessions(100, 60), sites.sessions(100, 300), sites.lru(100, 100)]
+)
+def test_lives_that_stay_as_long_as_they_are_make_no_leak(make: sites.Make) -> None:
+    assert Verdict.LEAK not in {one.verdict for one in verdicts(make, 150.0, 180.0, 240.0, 300.0, 600.0)}
