@@ -25,5 +25,5 @@ LOSS_WORDS = {
     "perf_map_junk_lines": "unreadable lines in the perf map",
     "perf_map_skipped_bytes": "bytes of the perf map not read: too many at once",
     "perf_map_dropped_entries": "methods of the perf map dropped: too many",
-    "perf_map_refused": "perf map rejected: not a regular file of the process' user on a local file system",
+    "perf_map_refused": "perf map not opened, or not a regular file of the process' user on a local disk",
 }
