@@ -9,7 +9,7 @@ daemons that watch for days.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from bpfleakd.verdicts.envelope import (
-    CELLS,
     Matrix,
     Rise,
     Row,
@@ -244,17 +243,8 @@ class _Measurement:
             is_much = (steps >= STEPS_ENOUGH) & (of_bytes.gain >= _BYTES_ENOUGH)
             is_evident = (steps >= _STEPS_MIN) & (is_much | has_blocks)
             evident.append(is_evident & enough & is_even(rise))
-        times_s, others, by_load = self._load_times_s(grid), self._by_others(grid), None
-        self.is_cache = np.zeros(self._sites, bool)
-        for index, (whole, curve) in enumerate(zip((self._bytes, self._count), values, strict=True)):
-            before, blocks = self._falls_per_s[index], recorded_count / self._exposure.weight
-            if times_s is not None:
-                # The least in a bin is what lived at its first reading, if the site only grows.
-                by_load = values_at(whole, self._firsts_s, times_s, from_zero=False)
-            found = filling(grid, curve, blocks, before, by_load)
-            self._falls_per_s[index] = found.falls_per_s
-            self.is_cache |= falls_much(found, grid, others)
-            evident[index] &= ~found.still_fills
+        for proof, fills in zip(evident, self._fills(grid, values, recorded_count), strict=True):
+            proof &= ~fills
         dies, freed_later = np.zeros(self._sites, bool), np.zeros(self._sites, bool)
         old_share = np.full(self._sites, np.nan)
         began_s, risen = np.maximum(start_s, self._first_birth_s), grid
@@ -289,6 +279,22 @@ class _Measurement:
             "freed_later": freed_later,
         }
 
+    def _fills(self, grid: Matrix, values: Sequence[Matrix], recorded_count: Row) -> list[Flags]:
+        """Whether bytes and blocks still fill like a cache over a grid; notes which sites are caches."""
+        times_s, by_load = self._load_times_s(grid), None
+        blocks, fills = recorded_count / self._exposure.weight, []
+        self.is_cache = np.zeros(self._sites, bool)
+        for index, (whole, curve) in enumerate(zip((self._bytes, self._count), values, strict=True)):
+            if times_s is not None:
+                # The least in a bin is what lived at its first reading, if the site only grows.
+                by_load = values_at(whole, self._firsts_s, times_s, from_zero=False)
+            found = filling(grid, curve, blocks, self._falls_per_s[index], by_load)
+            self._falls_per_s[index] = found.falls_per_s
+            if found.fall.any():
+                self.is_cache |= falls_much(found, grid, self._by_others(grid))
+            fills.append(found.still_fills)
+        return fills
+
     def _freed_later(self, survival: Survival, dying: Flags, start_s: Row, end_s: Row) -> Flags:
         """Which sites lose old blocks ever later, for long enough to be more than a busy minute."""
         freed_later = np.zeros(self._sites, bool)
@@ -305,8 +311,7 @@ class _Measurement:
         first, last = np.interp(grid[[0, -1]], self._ends_s, allocated)
         if (last - first).min() < LOAD_MIN:
             return None
-        levels = first + np.linspace(0.0, 1.0, CELLS + 1)[:, None] * (last - first)
-        times_s: Matrix = np.interp(levels, allocated, self._ends_s)
+        times_s: Matrix = np.interp(grid_of(first, last), allocated, self._ends_s)
         return times_s
 
     def _by_others(self, grid: Matrix) -> Matrix:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from bpfleakd.verdicts.envelope import CELLS, Matrix, Rise, Row, rise_of
+from bpfleakd.verdicts.envelope import CELLS, Matrix, Rise, Row, grid_of, rise_of
 from bpfleakd.verdicts.site_histories import Flags
 from bpfleakd.verdicts.survival import NORMAL_95
 
@@ -36,7 +36,7 @@ _NEARLY_FULL = 0.05
 # Positions of the cells, relative to their middle.
 _PLACES = np.arange(CELLS) - (CELLS - 1) / 2
 _SQUARES = float((_PLACES**2).sum())
-_EQUAL = np.linspace(0.0, 1.0, CELLS + 1)[:, None]
+_EQUAL = grid_of(np.zeros(1), np.ones(1))
 # A smaller rise in both may be any list of limited length, such as a server's log of its slowest requests.
 _LEAK_BYTES_MIN = 32 << 10
 _LEAK_BLOCKS_MIN = 512.0
@@ -132,8 +132,6 @@ def falls_much(found: Filling, grid: Matrix, others: Matrix) -> Flags:
 
     `others` are the blocks that the process' other sites have allocated: what these fall by is its load's.
     """
-    if not found.fall.any():
-        return np.zeros(len(found.fall), bool)
     load_fall, _error, _deviate = _rate_fall(grid, others)
     number = others[-1] - others[0]
     of_load = np.where(number >= LOAD_MIN, load_fall - _FAR * np.sqrt(6 / np.maximum(number, 1.0)), 0.0)
