@@ -16,6 +16,7 @@
  */
 #include <uapi/linux/ptrace.h>
 #include "abi.h"
+#include "thread.h"
 #include "stack.h"
 #include "maps.h"
 #include "current.h"

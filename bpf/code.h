@@ -62,15 +62,22 @@ static __always_inline void identify(struct code_key *key, u64 file)
 /* The most names and mount points on the way from a file up to the root. */
 #define CODE_PATH_STEPS 24
 
-/* Reads the names in a file's path, the last one first, up to the root of the mount namespace. */
+/*
+ * Reads the names in a file's path, the last one first, up to the root directory of the current process, or of its mount
+ * namespace if the file is not below that. The daemon looks the path up below the same directory.
+ */
 static __always_inline void read_names(struct walk_scratch *scratch, struct loaded_code *code, u64 file)
 {
+	u64 root = kernel_pointer((u64)bpf_get_current_task() + AT_TASK_STRUCT_FS) + AT_FS_STRUCT_ROOT;
+	u64 root_mount = kernel_pointer(root + AT_PATH_MNT), root_entry = kernel_pointer(root + AT_PATH_DENTRY);
 	u64 mount = kernel_pointer(file + AT_FILE_F_PATH + AT_PATH_MNT);
 	u64 entry = kernel_pointer(file + AT_FILE_F_PATH + AT_PATH_DENTRY), above;
 	u32 round = 0, count = 0;
 
 	for (;;) {
 		BOUND(round, CODE_PATH_STEPS, out);
+		if (entry == root_entry && mount == root_mount)
+			break;
 		if (entry == kernel_pointer(mount + AT_VFSMOUNT_MNT_ROOT)) {
 			above = kernel_pointer(mount - AT_MOUNT_MNT + AT_MOUNT_MNT_PARENT);
 			if (!above || above == mount - AT_MOUNT_MNT)

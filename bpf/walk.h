@@ -358,7 +358,7 @@ static __always_inline void walk_on(struct thread *thread, struct python *python
 		case PYTHON_SEARCHES:
 			continue;
 		}
-		/* The step from a loop has ended the walk, and the frames that the loop runs are recorded by now. */
+		/* The step to a loop's caller may have ended the walk. The loop's Python frames are recorded already. */
 		if (walk->end != WALK_GOES_ON)
 			break;
 		if (walk->python.phase != PYTHON_LOOP)

@@ -12,7 +12,7 @@ import pytest
 from .building import build_directory
 from .truth import allocating_function, by_function
 from .waiting import wait_until
-from .workloads import Workload
+from .workloads import Workload, in_a_root_of_its_own
 
 VISIT_CSV, VISIT_XML, LOAD_CSV, LOAD_XML, UNLOAD, MOVING_VISITS = range(1, 7)
 EACH, VISITS = 16, 20
@@ -115,3 +115,22 @@ def test_a_plugin_whose_file_is_gone_has_its_name(daemon, host, tmp_path: Path) 
     frames = [(frame["module"], frame["offset"]) for frame in site["stack"] if not frame["function"]]
     assert [module for module, _offset in frames] == ["[unloaded shortlived.so]"] * 2
     assert all(0 < offset < plugin.stat().st_size for _module, offset in frames)
+
+
+def test_plugins_in_another_root_directory_have_their_names(tracer, tmp_path: Path) -> None:
+    """In a mount namespace whose root is not that of the process: the path is looked up below the latter."""
+    directory = build_directory("plugins")
+    plugins = directory / "csv.so", directory / "xml.so"
+    program = Workload(in_a_root_of_its_own(tmp_path, directory / "host", plugins, plugins))
+    try:
+        # The whole path up to the root of the mount namespace, if the tests run in a chroot themselves.
+        assert str(Path(f"/proc/{program.pid}/root").readlink()).endswith(str(tmp_path))
+        tracer.attach_with_tables(program.pid)
+
+        for step in (VISIT_CSV, VISIT_XML, VISIT_CSV):
+            ledger = program.step(step)
+
+        assert ledger["csv_export"] == ledger["xml_import"], "the plugins were at different addresses"
+        wait_until(lambda: _counts(tracer, program.pid) == _expected(ledger))
+    finally:
+        program.kill()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import select
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -59,6 +60,23 @@ def _own_name(program: Path) -> Path:
         own.unlink(missing_ok=True)
         own.hardlink_to(program)
     return own
+
+
+def in_a_root_of_its_own(
+    directory: Path, program: Path, arguments: Iterable[str | Path], files: Iterable[Path] = ()
+) -> list[str]:
+    """A command that runs `program` in a new mount namespace and root directory, on a new tmpfs.
+
+    Its libraries and `files` have the same paths there.
+    """
+    need_tool("unshare")
+    need_tool("chroot")
+    listed = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
+    copied = [*re.findall(r"(/\S+) \(0x", listed), *files, program]
+    copies = " && ".join(f"mkdir -p .{Path(file).parent} && cp {file} .{file}" for file in copied)
+    command = " ".join(str(part) for part in (program, *arguments))
+    script = f"mount -t tmpfs tmpfs {directory} && cd {directory} && {copies} && exec chroot . {command}"
+    return ["unshare", "--mount", "sh", "-c", script]
 
 
 class Workload:

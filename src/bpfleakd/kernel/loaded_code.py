@@ -39,19 +39,23 @@ class LoadedCodeTable:
         """Note no more code of a process: `code_ranges` has room for as many processes as are traced."""
         bpf.map_delete(self._ranges_fd, bpf.u32(pid))
 
-    def of(self, pid: int) -> list[LoadedCode]:
-        """The code that a process has mapped since `begin`."""
+    def of(self, pid: int, root_path: str) -> list[LoadedCode]:
+        """The code that a process has mapped since `begin`.
+
+        `root_path` is its root directory, as /proc names it: the programs note paths below it.
+        """
+        above = root_path.rstrip("/")
         found: list[LoadedCode] = []
         for keys, entries in bpf.map_batches(self._loaded_fd, abi.CODE_KEY, abi.LOADED_CODE, 256):
             chosen = (keys["tgid"] == pid) & (entries["is_counted"] != 0)
-            found += [_loaded(key, entry) for key, entry in zip(keys[chosen], entries[chosen], strict=True)]
+            found += [_loaded(*one, above) for one in zip(keys[chosen], entries[chosen], strict=True)]
         return found
 
 
-def _loaded(key: np.void, entry: np.void) -> LoadedCode:
+def _loaded(key: np.void, entry: np.void, above: str) -> LoadedCode:
     texts = entry["names"]["text"][: min(int(entry["name_count"]), abi.CODE_NAMES)]
     names = [text.tobytes().partition(b"\0")[0] for text in texts]
-    path = b"/" + b"/".join(reversed(names)) if names else b""
+    path = above + "/" + b"/".join(reversed(names)).decode(errors="surrogateescape") if names else ""
     device = int(key["device"])
     mapping = Mapping(
         int(key["start"]),
@@ -59,7 +63,7 @@ def _loaded(key: np.void, entry: np.void) -> LoadedCode:
         int(key["offset"]),
         f"{device >> _MINOR_BITS:02x}:{device & (1 << _MINOR_BITS) - 1:02x}",
         int(key["inode"]),
-        path.decode(errors="surrogateescape"),
+        path,
         readable=True,
         writable=False,
         executable=True,

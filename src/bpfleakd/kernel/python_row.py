@@ -1,4 +1,4 @@
-"""A Python interpreter's layout for the stack walker: struct python of bpf/abi.h."""
+"""A Python interpreter's layout for the stack walker: struct python of bpf/abi_python.h."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ JIT_MODULE = "[jit]"
 # ^ Sparkplug, + Maglev and * TurboFan.
 _V8_TIER = re.compile(r"^(JS|LazyCompile|Function|Eval|Script):[~^+*]'?")
 
-# bpf/abi.h PYTHON_FRAME.
+# bpf/abi_python.h PYTHON_FRAME.
 _INTERPRETED = 1 << 63
 
 

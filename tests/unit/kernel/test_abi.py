@@ -15,7 +15,7 @@ from bpfleakd.analysis.sampling_rate import MAX_SHIFT
 from bpfleakd.kernel import abi
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.address_space_events import read_space_events
-from bpfleakd.kernel.compilation.source import bpf_directory
+from bpfleakd.kernel.compilation.source import bpf_directory, flattened
 from bpfleakd.kernel.probes.operands import OperandKind
 from bpfleakd.model.code.probe import FunctionRole
 from bpfleakd.model.code.stack import StackEnd
@@ -26,6 +26,8 @@ from bpfleakd.unwind.table import PAGE_BITS, ROW_ADDRESS_MASK
 
 from ..elf.building import output_of
 
+# thread.h begins with what the daemon reads of an entry in `threads`.
+HEADERS = ("abi.h", "thread.h")
 # Only the programs read these.
 BPF_ONLY = {
     "python_walk",
@@ -33,7 +35,6 @@ BPF_ONLY = {
     "walk_state",
     "known_code",
     "walk_scratch",
-    "pending_syscall",
     "thread",
     "unwind_shard",
 }
@@ -61,7 +62,7 @@ SIGNED, UNSIGNED, COMPOUND = 1, 0, -1
 
 @dataclass(frozen=True)
 class Declarations:
-    """The names that abi.h declares, by its text."""
+    """The names that HEADERS declare, by their text."""
 
     structs: dict[str, list[str]]
     enums: dict[str, list[str]]
@@ -86,7 +87,7 @@ class Compiled:
 
 @pytest.fixture(scope="module")
 def declared() -> Declarations:
-    text = (bpf_directory() / "abi.h").read_text()
+    text = "".join(flattened(bpf_directory(), name) for name in HEADERS)
     text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
     bodies = re.findall(r"^(struct|enum) (\w+) \{(.*?)^\};", text, re.MULTILINE | re.DOTALL)
     return Declarations(
@@ -114,8 +115,9 @@ def compiled(declared: Declarations, tmp_path_factory: pytest.TempPathFactory) -
     numbers = [name for names in declared.enums.values() for name in names] + declared.defines
     prints += [f'print("{name}", (long)({name}));\n' for name in numbers]
     (directory / "abi.c").write_text(
-        "#include <linux/types.h>\n#include <stddef.h>\n#include <stdio.h>\n#include <abi.h>\n"
-        '#define print(name, number) printf("\\"%s\\": %ld,\\n", name, (long)(number))\n'
+        "#include <linux/types.h>\n#include <stddef.h>\n#include <stdio.h>\n"
+        + "".join(f"#include <{name}>\n" for name in HEADERS)
+        + '#define print(name, number) printf("\\"%s\\": %ld,\\n", name, (long)(number))\n'
         "#define field(type, name, sign) "
         'printf("\\"%s.%s\\": [%zu, %zu, %d],\\n", #type, #name, offsetof(struct type, name), '
         "sizeof(((struct type *)0)->name), sign)\n"

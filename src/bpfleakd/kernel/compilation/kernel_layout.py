@@ -23,6 +23,8 @@ _ELEMENTS = {_STRUCT: 12, _UNION: 12, 6: 8, 13: 8, 15: 12, 19: 12}
 # Structure, field. A flag is named AT_STRUCTURE_FIELD.
 _FIELDS = (
     ("task_struct", "files"),
+    ("task_struct", "fs"),
+    ("fs_struct", "root"),
     ("files_struct", "fdt"),
     ("fdtable", "max_fds"),
     ("fdtable", "fd"),

@@ -15,7 +15,7 @@ from bpfleakd.kernel import abi
 
 
 class OperandKind(IntEnum):
-    """enum operand_kind of bpf/abi.h."""
+    """enum operand_kind of bpf/abi_probes.h."""
 
     CONSTANT = 0
     REGISTER = 1

@@ -1,6 +1,7 @@
 """Managed frames in a stack: an address, followed by words that identify the function.
 
-bpf/abi.h MANAGED_OBJECT defines the words; kernel/abi.py mirrors it, and a test compares these with it.
+bpf/abi_unwind.h MANAGED_OBJECT defines the words; kernel/abi.py mirrors it, and a test compares these with
+it.
 """
 
 from __future__ import annotations

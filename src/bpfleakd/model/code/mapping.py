@@ -9,7 +9,7 @@ HUGE_PAGES = "/anon_hugepage"
 
 
 class Mapping(Struct, frozen=True):
-    """A line of /proc/PID/maps. `path` is as the target sees it, "" for anonymous memory.
+    """A line of /proc/PID/maps. `path` is as /proc names it, "" for anonymous memory.
 
     `offset` is the file offset of `start`; (`device`, `inode`) identify the file; `deleted` files have no
     name, but can be opened through /proc/PID/map_files. `shared`: writes reach the file.

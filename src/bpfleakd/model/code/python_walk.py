@@ -8,7 +8,7 @@ from msgspec import Struct
 
 
 class PythonWalk(Struct, frozen=True):
-    """struct python of bpf/abi.h; `loops` are the (start, end) of the evaluation loop's code.
+    """struct python of bpf/abi_python.h; `loops` are the (start, end) of the evaluation loop's code.
 
     `code_release` is the file offset of the function that releases code objects.
     """

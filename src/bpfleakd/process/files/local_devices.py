@@ -91,7 +91,7 @@ def _lines(fd: int) -> list[str]:
 
 
 def is_kernels_own(kind: int) -> bool:
-    """Whether a file system of this type (statfs(2)) always answers, whoever mounted it."""
+    """Whether a file system of this type (statfs(2)) always answers, no matter which user mounted it."""
     return kind in _KERNELS_OWN
 
 

@@ -28,7 +28,7 @@ from bpfleakd.errors import BadElf
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.files.file_copies import copy_of_slow_file, is_slow, sealed_copy
 from bpfleakd.process.files.local_devices import LocalDevices, device_number
-from bpfleakd.process.files.rooted_open import open_below, reopen_regular, root_of
+from bpfleakd.process.files.rooted_open import open_below, reopen_regular, root_of, seen_path
 from bpfleakd.process.files.slow_files import SlowFiles
 from bpfleakd.process.mappings import mapped_by_address
 from bpfleakd.process.reading.reads import reads
@@ -161,7 +161,8 @@ def open_mapped(pid: int, mapping: Mapping, owner: str) -> OpenedFile:
     Raises OSError: TimeoutError if its file system does not answer soon; a later call may succeed.
     """
     if device_number(mapping.device) in _devices:
-        return _opened(pid, mapping, owner, lambda: root_of(pid).open_regular(mapping.path))
+        root = root_of(pid)
+        return _opened(pid, mapping, owner, lambda: root.open_regular(seen_path(mapping.path, root.path)))
     return _slow_files.open(pid, mapping, owner)
 
 
@@ -185,7 +186,10 @@ def _opened(pid: int, mapping: Mapping, owner: str, by_name: Callable[[], int]) 
 
 def open_mapped_waiting(pid: int, mapping: Mapping, owner: str) -> OpenedFile:
     """The same in a thread, without a limit on the wait for the file's server. Raises OSError."""
-    return _opened(pid, mapping, owner, lambda: open_below(root_of(pid).directory, mapping.path))
+    root = root_of(pid)
+    return _opened(
+        pid, mapping, owner, lambda: open_below(root.directory, seen_path(mapping.path, root.path))
+    )
 
 
 def _copied(pid: int, mapping: Mapping, owner: str) -> OpenedFile:

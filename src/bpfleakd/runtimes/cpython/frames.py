@@ -21,7 +21,7 @@ from bpfleakd.runtimes.cpython.code_object import CodeObject, CodeObjectReader, 
 from bpfleakd.symbols.bounded_cache import BoundedCache
 from bpfleakd.symbols.installed_code import is_installed_script
 
-# bpf/abi.h; kernel/abi.py mirrors it, and a test compares these with it.
+# bpf/abi_python.h; kernel/abi.py mirrors it, and a test compares these with it.
 PYTHON_FRAME = 1 << 63
 _CODE_SHIFT, _UNIT_BITS, _CHECK_BITS = 20, 14, 6
 _UNIT_BYTES = 2
