@@ -3,8 +3,8 @@
 A note may contain anything, and a breakpoint in the middle of an instruction ends the process that reaches
 it. So a probe is accepted only if the file's own code confirms it: it is a `nop` (the placeholder for a
 probe), reached by decoding instructions from a function's beginning according to the call frame information
-or a symbol of that file. Its semaphore, which the kernel increments in the memory of the process, must be in
-writable data of the file.
+or a symbol of that file. It must not have 5 bytes (prologue.py). Its semaphore, which the kernel increments
+in the memory of the process, must be in writable data of the file.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from msgspec import Struct
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.static_probes import StaticProbe, static_probes
 from bpfleakd.kernel.probes.operands import packed_operands
+from bpfleakd.kernel.probes.prologue import is_replaced
 
 PROVIDER = "otel_memory"
 ARGUMENT_COUNTS = {"alloc": 3, "free": 1}
@@ -75,6 +76,8 @@ def _refusal(image: ElfImage, probe: StaticProbe, *, is_nop: bool) -> str:
     vaddr, semaphore = probe.vaddr, probe.semaphore_vaddr
     if not any(s.executable and 0 <= vaddr - s.vaddr < s.file_size_bytes for s in image.segments):
         return f"{vaddr:#x} is not in an executable segment"
+    if is_nop and is_replaced(image.read(vaddr, _LONGEST_INSTRUCTION_BYTES)):
+        return f"{vaddr:#x} is a nop of 5 bytes, where Linux 6.18 places a call that ends children"
     if not is_nop:
         return f"{vaddr:#x} is not a nop between two instructions of a function"
     if semaphore and (semaphore & 1 or not _is_data(image, semaphore)):

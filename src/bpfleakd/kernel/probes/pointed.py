@@ -18,7 +18,7 @@ from bpfleakd.elf.image import ElfImage, Segment
 from bpfleakd.elf.jump_slots import RELOCATION
 from bpfleakd.elf.named_symbols import find_symbols
 
-# Offsets in the objects: PyTypeObject has been the same since Python 3.
+# Offsets in the objects: PyTypeObject has been the same since Python 3, but in free-threaded builds.
 _POINTERS = {"PyCode_Type.tp_dealloc": ("PyCode_Type", 48)}
 
 _R_X86_64_RELATIVE = 8
@@ -37,7 +37,11 @@ def pointed_functions(image: ElfImage, names: Collection[str]) -> dict[str, int]
         for name, (of, offset) in wanted.items()
         if of in objects
     }
-    return {name: vaddr for name, vaddr in found.items() if vaddr and not _is_taken_in_code(image, vaddr)}
+    return {
+        name: vaddr
+        for name, vaddr in found.items()
+        if _is_code(image, vaddr) and not _is_taken_in_code(image, vaddr)
+    }
 
 
 def _pointer_at(image: ElfImage, place: int) -> int:
@@ -51,6 +55,13 @@ def _pointer_at(image: ElfImage, place: int) -> int:
             return int(found[0]["addend"])
     # A program at fixed addresses, or a packed relocation (RELR): the file has it.
     return int.from_bytes(image.read(place, _POINTER_BYTES), "little")
+
+
+def _is_code(image: ElfImage, vaddr: int) -> bool:
+    """Whether there is code: in free-threaded builds heads are longer, a size is there."""
+    return any(
+        each.executable and each.vaddr <= vaddr < each.vaddr + each.file_size_bytes for each in image.segments
+    )
 
 
 def _is_taken_in_code(image: ElfImage, vaddr: int) -> bool:

@@ -34,6 +34,7 @@ from bpfleakd.kernel.probes.prologue import (
     choose_probe_point,
     instructions,
     is_harmless,
+    is_replaced,
     jump_target,
     prologue,
     transfers,
@@ -233,6 +234,9 @@ class _Search:
         size_bytes = min(symbol.size_bytes if symbol else 64, _LONGEST_FUNCTION_BYTES)
         code = self._image.read(vaddr, size_bytes)
         distance, emulated = choose_probe_point(code, release=function.release, arguments=function.arguments)
+        if is_replaced(code[distance:]):
+            refusal = "it begins with a nop of 5 bytes, where Linux 6.18 places a call that ends children"
+            return FunctionProbe(function.name, 0, emulated=False, entry=vaddr, refusal=refusal)
         return FunctionProbe(
             function=function.name,
             offset=(self._image.file_offset_of(vaddr) or 0) + distance,

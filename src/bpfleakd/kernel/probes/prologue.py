@@ -8,7 +8,9 @@ line (0.6 µs against 7 µs). The probe point is the first such instruction at o
   - has the return address at [rsp]: nothing before it moves the stack pointer.
 
 If a release function first returns for null pointers, a point after that is better still. If no instruction
-is suitable, the probe is placed on the entry itself.
+is suitable, the probe is placed on the entry itself, or behind a nop of 5 bytes there: Linux 6.18 replaces a
+breakpoint on such a nop by a call, to memory that forked children do not have. They would end by SIGSEGV
+(seen on 6.18.44).
 
 x86-64 only. Emulated instructions: arch/x86/kernel/uprobes.c, branch_setup_xol_ops and push_setup_xol_ops.
 """
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 # The prologue has at most this many instructions.
 _LONGEST_PROLOGUE = 16
 _LONGEST_INSTRUCTION_BYTES = 15
+# can_optimize in arch/x86/kernel/uprobes.c: any nop of this length.
+_REPLACED_NOP_BYTES = 5
 
 # The 64-bit register that contains a register.
 _WHOLE_REGISTER = {
@@ -45,13 +49,15 @@ def choose_probe_point(code: bytes, *, release: bool, arguments: Sequence[str]) 
     `arguments` are the registers that must not be lost; `argument_registers` says where they are.
     """
     targets = _branch_targets(code)
-    best = (0, False)
+    best, is_at_nop = (0, False), True
     previous = None
     for instruction, holders in prologue(code):
         if instruction.address in targets and instruction.address:
             break
         if not set(arguments) <= set(holders.values()):
             break
+        if is_at_nop and not _is_replaced(instruction.size, instruction.mnemonic):
+            best, is_at_nop = (instruction.address, False), False
         if _is_emulated(instruction):
             best = (instruction.address, True)
             # The kernel emulates the branch of a null check as well, but fewer calls reach the code behind
@@ -165,6 +171,19 @@ def is_harmless(instruction: Instruction) -> bool:
     _read, written = instruction.regs_access()
     names = {_WHOLE_REGISTER.get(instruction.reg_name(register)) for register in written}
     return not names & {"rsp", "rbp"}
+
+
+def is_replaced(code: bytes) -> bool:
+    """Whether code begins with an instruction on which the kernel may replace a breakpoint by a call."""
+    first = next(_disassembler(detail=False).disasm_lite(code[:_LONGEST_INSTRUCTION_BYTES], 0), None)
+    if first is None:
+        return False
+    _address, size, mnemonic, _operands = first
+    return _is_replaced(size, mnemonic)
+
+
+def _is_replaced(size: int, mnemonic: str) -> bool:
+    return size == _REPLACED_NOP_BYTES and mnemonic == "nop"
 
 
 def _is_null_check(test: Instruction, branch: Instruction) -> bool:

@@ -17,6 +17,7 @@ PROGRAM = """
 .type announce, @function
 announce:
 .cfi_startproc
+long: nopl 8(%rax, %rax)
 push %rbx
 .cfi_adjust_cfa_offset 8
 here: nop
@@ -80,6 +81,7 @@ def test_a_probe_without_a_semaphore_needs_none(tmp_path) -> None:
         ({"location": "behind"}, "not a nop"),
         # A byte of 0x90 inside an instruction.
         ({"location": "behind + 1"}, "not a nop"),
+        ({"location": "long"}, "a nop of 5 bytes"),
         ({"location": "semaphore"}, "not in an executable segment"),
         ({"location": "0xfffffffffffffff0"}, "not in an executable segment"),
         ({"semaphore": "semaphore + 1"}, "semaphore"),

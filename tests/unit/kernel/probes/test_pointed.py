@@ -56,3 +56,11 @@ def test_not_if_code_compares_the_pointer_with_it(way: str, tmp_path: Path) -> N
 
 def test_no_such_object(tmp_path: Path) -> None:
     assert found(compiled(tmp_path, SOURCE.replace("PyCode_Type", "other"), *OPTIONS)) == {}
+
+
+def test_what_leads_to_no_code(tmp_path: Path) -> None:
+    """A free-threaded build has a longer head: a size is in the pointer's place."""
+    longer = SOURCE.replace("head[6]", "head[8]").replace(
+        "{{1}, released}", "{{1, 0, 0, 0, 0, 0, 208}, released}"
+    )
+    assert found(compiled(tmp_path, longer, *OPTIONS)) == {}

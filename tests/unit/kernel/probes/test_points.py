@@ -22,6 +22,7 @@ from bpfleakd.model.code.probe import FunctionRole
 from bpfleakd.process.allocators import ALLOCATORS
 from bpfleakd.process.mappings import read_mappings
 
+from ...elf.building import assembled as library_of
 from ...elf.building import compiled, nm, output_of
 from ...helping import helpers
 
@@ -96,6 +97,23 @@ def test_the_entry_is_taken_where_nothing_else_will_do(tmp_path: Path, source: s
     """A cheap place where a call cannot be understood any more is worth nothing."""
     code, _probe = assembled(tmp_path, source)
     assert choose_probe_point(code, release=release, arguments=FIRST_ARGUMENTS) == (0, False)
+
+
+@pytest.mark.parametrize("release", [False, True])
+def test_no_probe_is_on_a_nop_of_five_bytes(tmp_path: Path, release: bool) -> None:
+    """Compilers begin functions with it, to be patched (gcc -mnop-mcount). Linux 6.18 patches it."""
+    code, probe = assembled(tmp_path, "nopl 8(%rax, %rax); probe: sub $24, %rsp; ret")
+    assert choose_probe_point(code, release=release, arguments=FIRST_ARGUMENTS) == (probe, False)
+
+
+def test_a_function_with_no_other_place_is_refused(tmp_path: Path) -> None:
+    """Behind the nop, its loop begins."""
+    source = "nopl 8(%rax, %rax)\n1: dec %rax\njne 1b\nret"
+    text = f".globl f\n.type f, @function\nf: .cfi_startproc\n{source}\n.cfi_endproc\n.size f, . - f\n"
+    with library_of(tmp_path, text).open("rb") as file:
+        wanted = WantedFunction("f", ("rdi",), "", release=False)
+        (probe,) = search_file(helpers(), SearchedFile("f", file.fileno()), [wanted])
+    assert "nop of 5 bytes" in probe.refusal
 
 
 FREE = "test %rdi, %rdi; check: je none; behind: push %rbp; ret; none: ret"
