@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import queue
 import threading
 import time
@@ -44,6 +45,8 @@ log = structlog.get_logger()
 # For all processes together, and the time limit for the files of one.
 _BUILDERS_MAX = 4
 _PROCESS_LIMIT_S = 60.0
+# A file whose table was late or failed is tried again after these times: the machine may be busy for a while.
+_AGAIN_AFTER_S = (15.0, 60.0, 240.0, 960.0)
 
 # The same in every process; no file has inode 0.
 _VDSO_KEY = FileKey(0, 0, 0, 0, 0, "")
@@ -114,6 +117,8 @@ class Unwinding:
         self._building: set[FileKey] = set()
         # Files whose table did not fit, and the words in use at that time.
         self._without_room: dict[FileKey, int] = {}
+        # Files whose builder failed, how often, and when to try again.
+        self._failed: dict[FileKey, tuple[int, float]] = {}
         self._finished: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
 
     def restore(self) -> None:
@@ -178,6 +183,7 @@ class Unwinding:
     def poll(self) -> None:
         """Publish newly built tables to the processes that map their files."""
         self._retry_without_room()
+        self._retry_failed()
         self._publish(self._mapping_any(self._take_finished()))
 
     def use_tables(self, pid: int, tables: Sequence[UnwindTable]) -> None:
@@ -248,20 +254,39 @@ class Unwinding:
         if not self._without_room:
             return
         words_used = self._store.words_used
-        for key in [key for key, words in self._without_room.items() if words_used < words]:
+        keys = {key for key, words in self._without_room.items() if words_used < words}
+        for key in keys:
             del self._without_room[key]
             # Nothing is known about the file until its table is built.
             self._files.pop(key, None)
-            self._build_through_another(key)
+        self._build_again(keys)
 
-    def _build_through_another(self, key: FileKey) -> None:
+    def _retry_failed(self) -> None:
+        now_s = time.monotonic()
+        due = {key for key, (_times, at_s) in self._failed.items() if now_s >= at_s}
+        if not due:
+            return
+        mapped = {key for process in self._processes.values() for _mapping, key in process.mappings}
+        for key in due:
+            times, _at_s = self._failed.pop(key)
+            if key in mapped:
+                # Meanwhile the process may have ended, or its file may be gone.
+                self._failed[key] = times, now_s + _AGAIN_AFTER_S[0]
+        self._build_again(due & mapped - self._building)
+
+    def _build_again(self, keys: set[FileKey]) -> None:
+        """Build these tables through a process that maps their files."""
+        left = set(keys)
         for pid, process in self._processes.items():
-            mappings = [mapping for mapping, of_file in process.mappings if of_file == key]
+            mappings = [mapping for mapping, key in process.mappings if key in left]
+            if not mappings:
+                continue
             with contextlib.suppress(errors.NoSuchProcess):
-                for _mapping, code in _mapped_code(open_code(pid, mappings)):
-                    if code.key == key:
-                        self._build({key: code})
-                        return
+                codes = [code for _mapping, code in _mapped_code(open_code(pid, mappings))]
+                wanted = {code.key: code for code in codes if code.key in left}
+                if wanted:
+                    self._build(wanted)
+                    left -= wanted.keys()
 
     def _mapping_any(self, keys: set[FileKey]) -> set[int]:
         """The processes that map one of the files."""
@@ -300,7 +325,9 @@ class Unwinding:
         key = code.key
         self._building.discard(key)
         if built is None:
+            self._note_failure(key)
             return
+        self._failed.pop(key, None)
         if built.table is None:
             log.info("unwind.no-table", path=code.name, reason=built.failure)
             self._files[key] = _File()
@@ -312,6 +339,11 @@ class Unwinding:
             log.warning("unwind.no-room", path=code.name, words=built.table.size_bytes // 4)
             self._files[key] = _File()
             self._without_room[key] = self._store.words_used
+
+    def _note_failure(self, key: FileKey) -> None:
+        times, _at_s = self._failed.get(key, (0, 0.0))
+        after_s = _AGAIN_AFTER_S[times] if times < len(_AGAIN_AFTER_S) else math.inf
+        self._failed[key] = times + 1, time.monotonic() + after_s
 
     def _write_checkpoint(self) -> None:
         # Another file may have the same table.

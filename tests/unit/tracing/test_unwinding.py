@@ -18,6 +18,7 @@ from bpfleakd.kernel.unwind_tables.store import UnwindStore
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.files.process_code import open_code
 from bpfleakd.process.mappings import read_mappings
+from bpfleakd.tracing import unwinding
 from bpfleakd.tracing.unwinding import Unwinding
 from bpfleakd.unwind.build import table_of
 from bpfleakd.unwind.rules import GAP, RESERVED_RULES, CfaKind, UnwindRule
@@ -360,6 +361,32 @@ def test_a_builder_that_breaks(tables, builder, kernel, process, file) -> None:
     builder.answer("second", OTHER)
     tables.follow(open_code(pid, [first, second]))
     assert [rule_at(kernel, pid, code) for code in (first, second)] == [ONE, OTHER]
+
+
+def test_a_table_that_failed_is_built_again_later(
+    tables, builder, kernel, process, file, monkeypatch
+) -> None:
+    """By itself, a few times: the machine may have been too busy for the builder."""
+    monkeypatch.setattr(unwinding, "_AGAIN_AFTER_S", (0.01, 0.01))
+    pid, code = process(), code_of(file("shop"))
+    builder.fail("shop")
+    tables.follow(open_code(pid, [code]))
+    assert rule_at(kernel, pid, code) == GAP
+    builder.answer("shop", ONE)
+    poll_until(tables, lambda: rule_at(kernel, pid, code) == ONE)
+
+    hopeless = code_of(file("hopeless"), 0x20_000)
+    before = len(builder.asked)
+    builder.fail("hopeless")
+    tables.follow(open_code(pid, [code, hopeless]))
+    for times in (2, 3):
+        builder.fail("hopeless")
+        poll_until(tables, lambda times=times: len(builder.asked) == before + times)
+    poll_until(tables, lambda: not tables._building)
+    for _time in range(30):
+        time.sleep(0.001)
+        tables.poll()
+    assert len(builder.asked) == before + 3
 
 
 def test_no_room_for_a_table(tables, builder, kernel, process, file) -> None:
