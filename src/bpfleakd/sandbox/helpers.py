@@ -44,6 +44,8 @@ class Helpers:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._used_s = 0.0
+        # Jobs in progress: on a busy machine, an order waits for longer than an idle zygote lives.
+        self._jobs = 0
         # Continuing jobs: they share with the zygote, and further jobs share it too.
         self._streams: WeakSet[AnswerStream[Any]] = WeakSet()
         self._ended = threading.Event()
@@ -70,7 +72,7 @@ class Helpers:
         report also shows that the answers are complete; a job that used up its time fails, too.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        with ours:
+        with ours, self._at_work():
             try:
                 with theirs:
                     cpu_s = int(limit_s) + 1 if cpu_s is None else cpu_s
@@ -99,7 +101,17 @@ class Helpers:
                 raise HelperFailed(f"more answers than {answers_max}")
             except ChannelError as error:
                 raise HelperFailed(str(error)) from error
-            finally:
+
+    @contextlib.contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """The zygote stays while a job is done."""
+        with self._lock:
+            self._jobs += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._jobs -= 1
                 self._used_s = time.monotonic()
 
     def answer(
@@ -216,7 +228,7 @@ class Helpers:
 
     def _idle_left_s(self) -> float:
         """How long the zygote will stay without orders."""
-        if any(stream.is_open for stream in list(self._streams)):
+        if self._jobs or any(stream.is_open for stream in list(self._streams)):
             return _IDLE_S
         return self._used_s + _IDLE_S - time.monotonic()
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import resource
 import struct
@@ -27,6 +28,7 @@ _PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 24, 47, 4
 _SECCOMP_MODE_FILTER = 2
 _CAP_HEADER = struct.pack("=Ii", 0x20080522, 0)
 _NOBODY = 65_534
+_UNUSED_IDS = range(1 << 31, (1 << 32) - 1)
 
 _AUDIT_ARCH_X86_64 = 0xC000003E
 _X32_BIT = 0x4000_0000
@@ -148,12 +150,30 @@ def _give_up_identity() -> None:
         os.chdir("/")
     with contextlib.suppress(OSError):
         os.setgroups([])
-        os.setresgid(_NOBODY, _NOBODY, _NOBODY)
-        os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+        _become(_unused_id())
     _libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     if _libc.capset(_CAP_HEADER, bytes(24)) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"capset: {os.strerror(number)}")
+
+
+def _unused_id() -> int:
+    """An identity that no process has: who runs as the same user may stop a helper, and so all names.
+
+    Numbers from 2^31 on are given to no user, nor to a user of a container. The last one means "unchanged".
+    """
+    return _UNUSED_IDS.start + int.from_bytes(os.urandom(4), "little") % len(_UNUSED_IDS)
+
+
+def _become(user: int) -> None:
+    try:
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+    except OSError as error:
+        # A user namespace has no such number: user_namespaces(7).
+        if error.errno != errno.EINVAL or user == _NOBODY:
+            raise
+        _become(_NOBODY)
 
 
 def _prctl(option: int, *arguments: object) -> None:
