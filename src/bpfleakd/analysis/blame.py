@@ -39,6 +39,8 @@ _WRAPPER = re.compile(
         | (?:__)?(?:strdup|strndup|wcsdup|asprintf|vasprintf|getline|getdelim)
         | operator\ (?:new|delete)(?:\[\])?
         | (?:std|__gnu_cxx|__cxxabiv1|boost::detail)::.*
+        # The same, of std, where binutils cannot read the name (of a generic lambda).
+        | _ZN?[rVK]*S[tabsiod]\w+
         | __rust_(?:alloc|realloc|alloc_zeroed) | __rdl_\w+ | __rg_\w+
         )""",
     re.VERBOSE,

@@ -29,6 +29,11 @@ from typing import Any
 
 _DWARF_C_READ = 0
 _TAG_BLOCK, _TAG_INLINED, _TAG_SUBPROGRAM = 0x0B, 0x1D, 0x2E
+_TAG_CLASS, _TAG_STRUCTURE, _TAG_UNION, _TAG_NAMESPACE = 0x02, 0x13, 0x17, 0x39
+_SCOPES_OF_NAMES = (_TAG_CLASS, _TAG_STRUCTURE, _TAG_UNION, _TAG_NAMESPACE)
+_AT_ABSTRACT_ORIGIN, _AT_SPECIFICATION = 0x31, 0x47
+# C++, and its versions of 2003 to 2020.
+_CXX = (0x04, 0x19, 0x1A, 0x21, 0x2B)
 _AT_LINKAGE_NAME, _AT_MIPS_LINKAGE_NAME, _AT_CALL_FILE, _AT_CALL_LINE = 0x6E, 0x2007, 0x58, 0x59
 
 # Only a malicious file has more inlined functions at one address.
@@ -36,6 +41,7 @@ _SCOPES_MAX = 256
 _UNITS_MAX = 200_000
 _FUNCTIONS_MAX = 1_000_000
 _GO_ON, _ABORT = 0, 1
+_UNNAMED, _LAMBDA = "{unnamed}", "{lambda}"
 
 
 class _Die(ctypes.Structure):
@@ -79,6 +85,9 @@ def libdw() -> Any | None:
         ("dwarf_dieoffset", c_uint64, (die,)),
         ("dwarf_tag", c_int, (die,)),
         ("dwarf_diename", c_char_p, (die,)),
+        ("dwarf_srclang", c_int, (die,)),
+        ("dwarf_attr", POINTER(_Attribute), (die, c_uint, POINTER(_Attribute))),
+        ("dwarf_formref_die", die, (POINTER(_Attribute), die)),
         ("dwarf_attr_integrate", POINTER(_Attribute), (die, c_uint, POINTER(_Attribute))),
         ("dwarf_formstring", c_char_p, (POINTER(_Attribute),)),
         ("dwarf_formudata", c_int, (POINTER(_Attribute), number)),
@@ -123,6 +132,8 @@ class DwarfLines:
         self._units: _Index | None = None
         # The functions of a unit, by its offset.
         self._functions: dict[int, _Index] = {}
+        # Names with their namespaces, by the offset of the declaration.
+        self._qualified: dict[int, str | None] = {}
         # Passed to C by address, so the object must stay alive.
         self._free = ctypes.CDLL(None).free
         self._free.argtypes = (c_void_p,)
@@ -142,7 +153,7 @@ class DwarfLines:
         for scope in self._scopes(unit, vaddr):
             tag = self._library.dwarf_tag(byref(scope))
             if tag in (_TAG_INLINED, _TAG_SUBPROGRAM):
-                frames.append((self._name(scope), location))
+                frames.append((self._name(unit, scope), location))
             if tag == _TAG_INLINED:
                 location = self._call_site(unit, scope)
             elif tag == _TAG_SUBPROGRAM:
@@ -210,12 +221,55 @@ class DwarfLines:
         self._free(found)
         return dies
 
-    def _name(self, die: _Die) -> str | None:
+    def _name(self, unit: _Die, die: _Die) -> str | None:
         for attribute in (_AT_LINKAGE_NAME, _AT_MIPS_LINKAGE_NAME):
             value = _Attribute()
             if self._library.dwarf_attr_integrate(byref(die), attribute, byref(value)):
                 return _text(self._library.dwarf_formstring(byref(value)))
-        return _text(self._library.dwarf_diename(byref(die)))
+        if self._library.dwarf_srclang(byref(unit)) not in _CXX:
+            return _text(self._library.dwarf_diename(byref(die)))
+        return self._qualified_once(self._declaration(die))
+
+    def _qualified_once(self, declared: _Die) -> str | None:
+        at = self._library.dwarf_dieoffset(byref(declared))
+        if at not in self._qualified:
+            # A malicious file may nest a function in itself.
+            self._qualified[at] = None
+            self._qualified[at] = self._qualified_name(declared)
+        return self._qualified[at]
+
+    def _declaration(self, die: _Die) -> _Die:
+        """Where a function is declared: in its class or namespace, not where it was inlined or defined."""
+        for attribute in (_AT_ABSTRACT_ORIGIN, _AT_SPECIFICATION):
+            value, found = _Attribute(), _Die()
+            if self._library.dwarf_attr(
+                byref(die), attribute, byref(value)
+            ) and self._library.dwarf_formref_die(byref(value), byref(found)):
+                die = found
+        return die
+
+    def _qualified_name(self, declared: _Die) -> str | None:
+        """The name with its classes and namespaces: gcc gives no linker's name to what has a lambda's type.
+
+        Without `std`, a function of the C++ library would be blamed for what its caller allocates.
+        """
+        own = _text(self._library.dwarf_diename(byref(declared)))
+        if not own:
+            return None
+        outer = self._array(
+            lambda found: self._library.dwarf_getscopes_die(byref(declared), found), _SCOPES_MAX
+        )
+        names = [own]
+        for scope in outer[1:]:
+            tag = self._library.dwarf_tag(byref(scope))
+            if tag == _TAG_SUBPROGRAM:
+                # What it contains may be in a copy of it, outside of its namespace.
+                names.append(self._qualified_once(self._declaration(scope)) or _UNNAMED)
+                break
+            if tag in _SCOPES_OF_NAMES:
+                name = _text(self._library.dwarf_diename(byref(scope)))
+                names.append(name or (_LAMBDA if names[-1] == "operator()" else _UNNAMED))
+        return "::".join(reversed(names))
 
     def _location(self, unit: _Die, vaddr: int) -> str | None:
         line, number = self._library.dwarf_getsrc_die(byref(unit), vaddr), c_int()

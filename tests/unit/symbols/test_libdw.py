@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from bpfleakd.elf.image import ElfImage
+from bpfleakd.elf.symbols import SymbolTable
 from bpfleakd.symbols.libdw import DwarfLines
 
 # As rustc and clang write it, and gcc never does: a function inside a namespace's entry. `handle` begins at
@@ -72,3 +74,40 @@ def test_a_function_in_a_namespace(namespaced: Path, vaddr: int, expected: list[
         lines = DwarfLines(file.fileno())
         assert lines.frames_at(vaddr) == expected
         lines.close()
+
+
+LAMBDA_SOURCE = """
+namespace shop {
+template <class F> struct Task {
+    F work;
+    void *run() { return work(); }
+};
+__attribute__((noinline)) void *order(void *(*allocate)(int)) {
+    auto work = [=] { return (char *)allocate(23) + 1; };
+    return Task<decltype(work)>{work}.run();
+}
+}
+void *order(void *(*allocate)(int)) { return shop::order(allocate); }
+"""
+
+SHOP_ORDER = "_ZN4shop5orderEPFPviE"
+
+
+def test_functions_without_a_linkers_name(tmp_path: Path) -> None:
+    """What has the type of a lambda is named with its namespace and class: gcc writes no linker's name."""
+    library = tmp_path / "liblambda.so"
+    command = ["g++", "-std=c++17", "-O2", "-g", "-shared", "-fPIC", "-x", "c++", "-", "-o", library]
+    subprocess.run(command, input=LAMBDA_SOURCE, text=True, check=True)
+    with library.open("rb") as file:
+        with ElfImage.open(file.fileno()) as image:
+            at = SymbolTable([image]).addresses_of([SHOP_ORDER])[SHOP_ORDER]
+        lines = DwarfLines(file.fileno())
+        names = {
+            tuple(function for function, _location in lines.frames_at(vaddr)) for vaddr in range(at, at + 32)
+        }
+        lines.close()
+    assert (
+        "shop::order::{lambda}::operator()",
+        "shop::Task<shop::order(void* (*)(int))::<lambda()> >::run",
+        SHOP_ORDER,
+    ) in names
