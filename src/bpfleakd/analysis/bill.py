@@ -7,7 +7,7 @@ The lines add up to the resident and swapped memory.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -140,13 +140,7 @@ def bill(
         )
         free_bytes = committed - (sums[BillKind.MANAGED_LIVE] - go_live_bytes) - metaspace_bytes
         _move(sums, BillKind.MMAP, BillKind.MANAGED_FREE, max(0, free_bytes))
-    if go is not None and go.live_bytes is not None:
-        notes[BillKind.MANAGED_LIVE] = "Go's heap as of its last collection, estimated from its heap profile"
-        notes[BillKind.MANAGED_FREE] = "garbage, free spans and stacks in Go's heap"
-        if go.is_alone:
-            notes[BillKind.MMAP] = "including the tables of Go's runtime"
-    elif go is not None and go.resident_bytes:
-        notes[BillKind.HEAP_LIVE] = _NO_PROFILE
+    notes |= _go_notes(go) if go is not None else {}
     if unread is not None:
         # A mapping from before the attach belongs to the allocator or the program.
         _move(sums, BillKind.MMAP, BillKind.UNKNOWN, _untracked_bytes(parts))
@@ -154,6 +148,24 @@ def bill(
         notes[BillKind.HEAP_LIVE] = _unread_words(unread) + of_go
         who = " or ".join(unread.allocators)
         notes[BillKind.UNKNOWN] = f"mapped before the attach: by {who}, whose books cannot be read, or others"
+    return _lines(sums, notes, first, elapsed_s)
+
+
+def _go_notes(go: GoHeap) -> dict[BillKind, str]:
+    if go.live_bytes is None:
+        return {BillKind.HEAP_LIVE: _NO_PROFILE} if go.resident_bytes else {}
+    notes = {
+        BillKind.MANAGED_LIVE: "Go's heap as of its last collection, estimated from its heap profile",
+        BillKind.MANAGED_FREE: "garbage, free spans and stacks in Go's heap",
+    }
+    if go.is_alone:
+        notes[BillKind.MMAP] = "including the tables of Go's runtime"
+    return notes
+
+
+def _lines(
+    sums: Mapping[BillKind, int], notes: Mapping[BillKind, str], first: Sequence[BillLine], elapsed_s: float
+) -> tuple[BillLine, ...]:
     before = {line.kind: line.bytes for line in first}
     lines = []
     for kind, size_bytes in sums.items():
@@ -258,5 +270,5 @@ def _free_words(books: AllocatorBooks) -> str:
     if books.arenas > 8 and books.trimmable_bytes + books.pinned_bytes > books.arenas << 20:
         words += "; MALLOC_ARENA_MAX=2 keeps less"
     if books.left_out:
-        words += f"; at least that much: {books.left_out:,} lists or chunks changed, or were too many"
+        words += f"; it may be more: {books.left_out:,} lists or chunks changed meanwhile, or were too many"
     return words

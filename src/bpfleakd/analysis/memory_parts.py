@@ -18,8 +18,11 @@ from msgspec.structs import astuple
 from bpfleakd.analysis.memory_use import Looks, executable_memory_files, looks_of, named_use, owned_use
 from bpfleakd.model.address_space import MappingUsage, MemoryShares, MemoryUse, UseSummary
 from bpfleakd.model.site import AllocationKind
-from bpfleakd.table.regions import Owner, kind_of
+from bpfleakd.ranges import outside
+from bpfleakd.table.regions import Owner, Special, kind_of
 
+# Owners that say as little as none.
+_UNKNOWN = (Special.BASELINE, Special.UNRECORDED)
 # A range of addresses with its owner; None: unknown.
 _Range = tuple[int, int, Owner | None]
 _Piece = tuple[int, int, MemoryUse, AllocationKind | None]
@@ -61,19 +64,29 @@ def classify(
     usages = [usage for usage in usages if usage.mapping.path != "[vsyscall]"]
     executable = executable_memory_files(usages)
     parts: list[Part] = []
-    looks: Looks | None = None
-    before = [None, *usages[:-1]]
-    after = [*usages[1:], None]
-    for index, (usage, ranges) in enumerate(zip(usages, _by_mapping(usages, owners), strict=True)):
+    before = [None, *usages][: len(usages)]
+    for usage, previous, ranges in zip(usages, before, _by_mapping(usages, owners), strict=True):
         use = named_use(usage, executable, memory_devices)
         if use is not None:
-            looks = None
             name = usage.mapping.path if use is MemoryUse.SHARED else ""
             parts.append(Part(use, None, _figures_of(usage), name=name))
         else:
-            looks = looks_of(usage, before[index], after[index], looks, stack_pointers)
+            looks = looks_of(usage, previous, stack_pointers)
             parts += _parts(usage, _pieces(usage, ranges, looks), count)
     return parts
+
+
+def with_arenas(
+    owners: Iterable[tuple[int, int, Owner]], arenas: Sequence[tuple[int, int]]
+) -> list[tuple[int, int, Owner]]:
+    """The owners, and the allocator as that of arenas from before the attach. All in order of addresses.
+
+    The kernel may have joined an arena with other memory.
+    """
+    known = [one for one in owners if one[2] not in _UNKNOWN]
+    unowned = outside(arenas, ((start, end) for start, end, _owner in known))
+    found = [(start, end, Special.ALLOCATOR) for start, end in unowned]
+    return sorted([*known, *found], key=lambda one: one[0])
 
 
 def summarise(parts: Iterable[Part], first: Sequence[UseSummary] = ()) -> tuple[UseSummary, ...]:

@@ -6,11 +6,11 @@ Rules:
     tmpfs or hugetlbfs, by their device, are memory files. Anonymous huge pages have a name and no file.
   - Anonymous memory is classified by its owner: the allocator's is heap, that of a call site of kind commit,
     mmap or thread-stack has that use. Without access it is reserved, executable it is JIT.
-  - Mappings from before the attach have no owner. Three uses are recognised by appearance, which is a guess:
-    · an arena of glibc: MAP_NORESERVE, from a multiple of 64 MiB, continued without access up to the next; ·
-    a thread's stack: memory above a page without access, with a stack pointer in its first 8 MiB; · a
-    library's variables (.bss): directly behind a writable private mapping of a file. Everything else is mmap:
-    also heaps of other allocators and managed heaps from before the attach.
+  - Mappings from before the attach have no owner, except arenas of glibc (memory_parts.py, with_arenas). Two
+    uses are recognised by appearance, which is a guess: a thread's stack, which is memory above a page
+    without access, with a stack pointer in its first 8 MiB; and a library's variables (.bss), directly behind
+    a writable private mapping of a file. Everything else is mmap: also heaps of other allocators and managed
+    heaps from before the attach.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from bpfleakd.model.code.mapping import HUGE_PAGES
 from bpfleakd.model.site import AllocationKind
 from bpfleakd.table.regions import Owner, Special, kind_of
 
-# malloc/arena.c: HEAP_MAX_SIZE is twice DEFAULT_MMAP_THRESHOLD_MAX.
-_ARENA_BYTES = 64 << 20
 _STACK_BYTES = 8 << 20
 _MEMORY_FILES = ("/memfd:", "/dev/shm/", "/SYSV", "/dev/zero", "[anon_shmem:")
 _DOUBLE_MAPPER = "/memfd:doublemapper"
@@ -93,25 +91,11 @@ def owned_use(owner: Owner | None, usage: MappingUsage, looks_like: MemoryUse | 
 
 
 def looks_of(
-    usage: MappingUsage,
-    before: MappingUsage | None,
-    after: MappingUsage | None,
-    looks_before: Looks | None,
-    stack_pointers: Sequence[int],
+    usage: MappingUsage, before: MappingUsage | None, stack_pointers: Sequence[int]
 ) -> Looks | None:
-    """The appearance of an anonymous mapping, given its neighbours in order and the previous appearance."""
+    """The appearance of an anonymous mapping, given the mapping before it."""
     start, end = usage.mapping.start, usage.mapping.end
-    if before is not None and before.mapping.end != start:
-        before = None
-    if _is_reserved(usage):
-        # The rest of an arena.
-        return looks_before if before and looks_before and looks_before[0] > start else None
-    if "nr" in usage.flags and start % _ARENA_BYTES == 0:
-        arena_end = -(-end // _ARENA_BYTES) * _ARENA_BYTES
-        rest = after and _is_reserved(after) and (after.mapping.start, after.mapping.end) == (end, arena_end)
-        if end == arena_end or rest:
-            return arena_end, MemoryUse.HEAP
-    if before is None:
+    if before is None or before.mapping.end != start or _is_reserved(usage):
         return None
     if before.mapping.path.startswith("/") and before.mapping.writable and not before.shared:
         return end, MemoryUse.FILES

@@ -104,7 +104,7 @@ class RemoteMemory:
         return data
 
     def rings(self, rings: Sequence[tuple[int, int, int]], count: int) -> ListElements:
-        """Follow doubly linked lists; each is given by the address of its end, its first and last element.
+        """Follow doubly linked lists; `rings` has the end, the first and the last element of each.
 
         An element has four words: the third links to the next element and the fourth to the previous one.
         Reads at most `count` elements; elements of lists that change meanwhile may be missing or wrong.
@@ -115,7 +115,7 @@ class RemoteMemory:
     def chains(
         self, firsts: Sequence[int], count: int, *, behind_bytes: int, is_mangled: bool
     ) -> ListElements:
-        """The same for singly linked lists that end with 0; each is given by its first element.
+        """The same for singly linked lists that end with 0, from their first elements.
 
         The link is `behind_bytes` after the beginning of an element, and may be mangled as in glibc.
         """

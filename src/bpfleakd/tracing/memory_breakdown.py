@@ -15,7 +15,7 @@ from bpfleakd.analysis.bill import AllocatorBooks, GoHeap, UnreadHeap, bill, gro
 from bpfleakd.analysis.container_bill import container_bill
 from bpfleakd.analysis.free_memory import free_memory
 from bpfleakd.analysis.managed_code import module_of
-from bpfleakd.analysis.memory_parts import Part, classify, shares, summarise
+from bpfleakd.analysis.memory_parts import Part, classify, shares, summarise, with_arenas
 from bpfleakd.analysis.pinned_memory import PinnedPages, pinned_pages
 from bpfleakd.model.address_space import AddressSpaceReport, BillLine, JitModule, UseSummary
 from bpfleakd.model.container import ContainerBill
@@ -85,6 +85,13 @@ class _MeasuredProcess(Struct):
     first_container: FirstContainerBill | None = None
 
 
+class _Books(Struct, frozen=True):
+    """What allocators keep about their memory; `arenas` are the address ranges (start, end) of glibc's."""
+
+    figures: AllocatorBooks | None = None
+    arenas: tuple[tuple[int, int], ...] = ()
+
+
 class MemoryBreakdown:
     """The traced processes from their attach on."""
 
@@ -103,9 +110,13 @@ class MemoryBreakdown:
         first_bill = None
         try:
             smaps = read_smaps(pid, self._proc)
-            parts = self._parts(pid, smaps, None)
+            books = self._books(pid, smaps, _CHUNKS_AT_ATTACH)
+            parts = self._parts(pid, smaps, None, books)
             first = summarise(parts)
-            first_bill = self._first_bill(pid, smaps, parts, _unread_heap(_unread(allocators)))
+            # If reading took long, the first request makes the bill.
+            if books.figures is None or not books.figures.left_out:
+                lines = bill(parts, books.figures, None, unread=_unread_heap(_unread(allocators)))
+                first_bill = FirstBill(0.0, lines)
         except errors.BpfleakdError as error:
             log.warning("memory.not-read", pid=pid, reason=error.message, hint=error.hint)
         self.restore(process, first, allocators, first_bill)
@@ -150,16 +161,16 @@ class MemoryBreakdown:
         process = self._processes[pid]
         status = read_status(pid, self._proc)
         smaps = read_smaps(pid, self._proc)
-        parts = self._parts(pid, smaps, space)
+        books = self._books(pid, smaps)
+        parts = self._parts(pid, smaps, space, books)
         new_methods = process.jit_tail.read()
         if process.jit_tail.take_rewritten():
             process.jit_modules.clear()
         process.jit_modules.add((module_of(name), size_bytes) for name, size_bytes in new_methods)
         uses = summarise(parts, process.first)
-        books = self._books(pid, smaps)
         live_bytes = _live_heap_bytes(table)
         unread = _unread_heap(process.unread, live_bytes)
-        lines = self._bill(process, parts, books, managed, unread, attached_s, _go_heap(smaps, go))
+        lines = self._bill(process, parts, books.figures, managed, unread, attached_s, _go_heap(smaps, go))
         return AddressSpaceReport(
             pid=pid,
             comm=process.info.comm,
@@ -199,14 +210,15 @@ class MemoryBreakdown:
         A process that is not followed has no growth. Raises the errors of `report`.
         """
         smaps = read_smaps(pid, self._proc)
-        parts, books = self._parts(pid, smaps, space), self._books(pid, smaps, _CHUNKS_AT_ATTACH)
+        books = self._books(pid, smaps, _CHUNKS_AT_ATTACH)
+        parts = self._parts(pid, smaps, space, books)
         container = self._container_bill(pid, attached_s)
         process = self._processes.get(pid)
         unread = _unread_heap(process.unread if process is not None else _mapped_unread(smaps))
         of_go = _go_heap(smaps, go)
         if process is None or process.first_bill is None:
-            return bill(parts, books, managed, unread=unread, go=of_go), container
-        return self._bill(process, parts, books, managed, unread, attached_s, of_go), container
+            return bill(parts, books.figures, managed, unread=unread, go=of_go), container
+        return self._bill(process, parts, books.figures, managed, unread, attached_s, of_go), container
 
     def _bill(
         self,
@@ -243,26 +255,17 @@ class MemoryBreakdown:
             return found
         return container_bill(memory, parts, first.bill, attached_s - first.attached_s)
 
-    def _first_bill(
-        self, pid: int, smaps: Smaps, parts: Sequence[Part], unread: UnreadHeap | None
-    ) -> FirstBill | None:
-        """Make the bill at the attach, if it does not take long; otherwise the first request makes it."""
-        books = self._books(pid, smaps, _CHUNKS_AT_ATTACH)
-        if books is not None and books.left_out:
-            return None
-        return FirstBill(0.0, bill(parts, books, None, unread=unread))
-
-    def _books(self, pid: int, smaps: Smaps, chunks_max: int = FREE_CHUNKS_MAX) -> AllocatorBooks | None:
-        """Figures from the lists of glibc and the statistics of tcmalloc; None without them."""
+    def _books(self, pid: int, smaps: Smaps, chunks_max: int = FREE_CHUNKS_MAX) -> _Books:
+        """Figures from the lists of glibc and the statistics of tcmalloc, if they can be read."""
         try:
             with RemoteMemory(pid, self._proc) as memory:
                 mappings = [usage.mapping for usage in smaps.usages]
                 heap = read_glibc_heap(memory, mappings, chunks_max=chunks_max)
                 tcmalloc = read_tcmalloc_heap(memory, mappings)
         except OSError:
-            return None
+            return _Books()
         if heap is None:
-            return None if tcmalloc is None else _books_of(tcmalloc)
+            return _Books() if tcmalloc is None else _Books(_books_of(tcmalloc))
         found = []
         pinned = []
         for start, end in heap.areas.tolist():
@@ -272,7 +275,7 @@ class MemoryBreakdown:
             pinned.append(pinned_pages(start, present, inside))
         if pid in self._processes:
             self._processes[pid].pinned = tuple(pinned)
-        return AllocatorBooks(
+        figures = AllocatorBooks(
             arenas=heap.arenas,
             mapped_bytes=_resident_bytes(heap.mapped.tolist(), smaps),
             free_bytes=sum(each.resident_bytes for each in found),
@@ -282,6 +285,7 @@ class MemoryBreakdown:
             tcmalloc_bytes=tcmalloc.committed_bytes if tcmalloc else 0,
             tcmalloc_free_bytes=tcmalloc.free_bytes if tcmalloc else 0,
         )
+        return _Books(figures, tuple(map(tuple, heap.areas.tolist())))
 
     def pinned(self, pid: int) -> tuple[PinnedPages, ...]:
         """Pages of glibc's in which live blocks pin freed memory, as of the last report; returned once."""
@@ -289,10 +293,10 @@ class MemoryBreakdown:
         pages, process.pinned = process.pinned, ()
         return pages
 
-    def _parts(self, pid: int, smaps: Smaps, space: AddressMap | None) -> list[Part]:
+    def _parts(self, pid: int, smaps: Smaps, space: AddressMap | None, books: _Books) -> list[Part]:
         return classify(
             smaps.usages,
-            space.ranges() if space is not None else (),
+            with_arenas(space.ranges() if space is not None else (), books.arenas),
             stack_pointers(pid, self._proc),
             Pagemap(pid, self._proc).count,
             memory_devices(pid, smaps.usages, self._proc),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bpfleakd.analysis.memory_parts import Part, classify, shares, summarise
+from bpfleakd.analysis.memory_parts import Part, classify, shares, summarise, with_arenas
 from bpfleakd.model.address_space import MemoryUse, UseSummary
 from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.table.regions import Special
@@ -115,17 +115,30 @@ class TestClassify:
         ]
 
     def test_an_arena_with_its_rest(self):
-        """All 64 MiB are heap."""
-        whole = ARENA // PAGE
-        usages = [
-            a_usage(ARENA, 7, flags={"nr"}, resident_pages=7),
-            a_usage(at(7), whole - 7, "---", flags={"nr"}),
-            a_usage(at(whole), 1, "---"),
+        """The rest of its 64 MiB is reserved, and more memory that the kernel joined to it is none of it."""
+        usages = [a_usage(at(0), 7, resident_pages=7), a_usage(at(7), 9, "---")]
+        owners = with_arenas([], [(at(0), at(5))])
+        assert [row[:3] for row in figures(classify(usages, owners, (), lambda *_: (0, 0)))] == [
+            ("heap", None, 5),
+            ("mmap", None, 2),
+            ("reserved", None, 9),
         ]
-        assert [row[:4] for row in figures(classify(usages))] == [
-            ("heap", None, 7, 7),
-            ("heap", None, whole - 7, 0),
-            ("reserved", None, 1, 0),
+
+    def test_what_came_after_the_attach_keeps_its_owner(self):
+        """An arena's memory may have been unmapped, and mapped by the program."""
+        owners = [
+            (at(0), at(4), Special.BASELINE),
+            (at(4), at(6), A),
+            (at(9), at(12), Special.UNRECORDED),
+            (at(12), at(14), B),
+        ]
+        arenas = [(at(1), at(3)), (at(5), at(10)), (at(13), at(14)), (at(20), at(21))]
+        assert with_arenas(owners, arenas) == [
+            (at(1), at(3), Special.ALLOCATOR),
+            (at(4), at(6), A),
+            (at(6), at(10), Special.ALLOCATOR),
+            (at(12), at(14), B),
+            (at(20), at(21), Special.ALLOCATOR),
         ]
 
 

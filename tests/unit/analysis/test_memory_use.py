@@ -103,54 +103,25 @@ def test_anonymous_memory_is_its_owners(owner, rights, looks_like, use):
 class TestLooks:
     """Memory from before the attach."""
 
-    def test_an_arena_and_its_rest(self):
-        """From a multiple of 64 MiB, continued without access to the next one."""
-        used = a_usage(ARENA, 101, flags={"nr"})
-        rest = a_usage(ARENA + 101 * PAGE, (64 << 20) // PAGE - 101, "---", flags={"nr"})
-        looks = looks_of(used, None, rest, None, ())
-        assert looks == (2 * ARENA, MemoryUse.HEAP)
-        assert looks_of(rest, used, None, looks, ()) == looks
-
-    def test_arenas_that_the_kernel_joined(self):
-        """A full one and the next."""
-        used = a_usage(ARENA, (64 << 20) // PAGE + 7, flags={"nr"})
-        rest = a_usage(used.mapping.end, (64 << 20) // PAGE - 7, "---", flags={"nr"})
-        assert looks_of(used, None, rest, None, ()) == (3 * ARENA, MemoryUse.HEAP)
-
-    @pytest.mark.parametrize(
-        ("start", "flags", "rest_pages"),
-        [
-            (ARENA + PAGE, {"nr"}, (64 << 20) // PAGE - 102),
-            (ARENA, set(), (64 << 20) // PAGE - 101),
-            (ARENA, {"nr"}, 101),
-            (ARENA, {"nr"}, (640 << 20) // PAGE - 101),
-        ],
-    )
-    def test_what_only_resembles_an_arena(self, start, flags, rest_pages):
-        """Not at such an address, reserved with swap space, or ending elsewhere, as V8's cage does."""
-        used = a_usage(start, 101, flags=flags)
-        rest = a_usage(used.mapping.end, rest_pages, "---")
-        assert looks_of(used, None, rest, None, ()) is None
-
     def test_a_stack_is_above_a_guard_and_has_a_stack_pointer(self):
         """In its first 8 MiB: the kernel may have joined more memory to it."""
         guard = a_usage(ARENA, 1, "---")
         stack = a_usage(ARENA + PAGE, 10_000)
         inside, beyond = ARENA + 100 * PAGE, ARENA + 5_000 * PAGE
         stack_end = ARENA + PAGE + (8 << 20)
-        assert looks_of(stack, guard, None, None, [7, inside]) == (stack_end, MemoryUse.THREAD_STACKS)
-        assert looks_of(stack, guard, None, None, [beyond]) is None
-        assert looks_of(stack, a_usage(ARENA, 1), None, None, [inside]) is None
-        assert looks_of(stack, a_usage(ARENA - PAGE, 1, "---"), None, None, [inside]) is None
+        assert looks_of(stack, guard, [7, inside]) == (stack_end, MemoryUse.THREAD_STACKS)
+        assert looks_of(stack, guard, [beyond]) is None
+        assert looks_of(stack, a_usage(ARENA, 1), [inside]) is None
+        assert looks_of(stack, a_usage(ARENA - PAGE, 1, "---"), [inside]) is None
 
     def test_variables_are_behind_a_writable_file_mapping(self):
         """Of a library: zeroed memory without a file."""
         data = a_usage(ARENA, 1, path="/usr/lib/libc.so.6")
         bss = a_usage(ARENA + PAGE, 3)
-        assert looks_of(bss, data, None, None, ()) == (ARENA + 4 * PAGE, MemoryUse.FILES)
+        assert looks_of(bss, data, ()) == (ARENA + 4 * PAGE, MemoryUse.FILES)
         for other in (
             a_usage(ARENA, 1, "r--", path="/usr/lib/libc.so.6"),
             a_usage(ARENA, 1, path="/srv/database", shared=True),
             a_usage(ARENA - PAGE, 1, path="/usr/lib/libc.so.6"),
         ):
-            assert looks_of(bss, other, None, None, ()) is None
+            assert looks_of(bss, other, ()) is None

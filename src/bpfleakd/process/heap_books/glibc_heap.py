@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 
 import numpy as np
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from bpfleakd.model.code.mapping import HUGE_PAGES, Mapping
 from bpfleakd.process.heap_books.glibc_arenas import BEHIND_BINS_BYTES, BINS, GlibcArena, arenas_of
 from bpfleakd.process.remote_memory import ListElements, RemoteMemory
+from bpfleakd.ranges import outside
 
 FREE_CHUNKS_MAX = 200_000
 # Heaps of all arenas: a process may pretend to have any number.
@@ -271,8 +272,8 @@ class _Reader:
         self._cached += [link - 2 * _WORD for link in np.frombuffer(lists, np.uint64).tolist() if link]
 
     def _mapped(self) -> list[tuple[int, int]]:
-        """Large blocks: mappings that begin with a chunk with IS_MMAPPED."""
-        others = list(self._outside_areas())
+        """Large blocks: writable memory outside of the areas that begins with a chunk with IS_MMAPPED."""
+        others = list(outside(self._writable, sorted(self._areas)))
         try:
             heads = self._memory.gather([start for start, _end in others], _HEAD.size)
         except OSError:
@@ -293,19 +294,3 @@ class _Reader:
                     except OSError:
                         break
         return found
-
-    def _outside_areas(self) -> Iterator[tuple[int, int]]:
-        """Yield writable memory outside of the areas."""
-        areas = iter(sorted(self._areas))
-        area = next(areas, None)
-        for start, end in self._writable:
-            at = start
-            while area is not None and area[0] < end:
-                if at < area[0]:
-                    yield at, area[0]
-                at = max(at, area[1])
-                if area[1] > end:
-                    break
-                area = next(areas, None)
-            if at < end:
-                yield at, end

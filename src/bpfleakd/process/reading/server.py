@@ -180,7 +180,7 @@ class Words:
         return False, [end, forward, back]
 
     def chains(self, request: bytes) -> int:
-        """Follow singly linked lists, all at once, to 0; each is given by its first element.
+        """Follow singly linked lists, all at once, from their first elements to 0.
 
         The link is `behind` bytes after the beginning of an element, and mangled with its own address if the
         highest bit of that number is set (PROTECT_PTR of glibc).
