@@ -13,6 +13,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from bpfleakd.model.verdict import SiteVerdict
+from bpfleakd.table.gaps import bins_in_gaps, births_in_gaps, live_in_gaps
 from bpfleakd.table.timeline import Timeline
 from bpfleakd.verdicts.measurement import persistence_of
 from bpfleakd.verdicts.seen_leaks import SeenLeaks
@@ -21,6 +22,8 @@ from bpfleakd.verdicts.site_verdict import Context, classify_sites
 
 _FOR_EVER_S = 1e9
 _NS_PER_S = 1_000_000_000
+# Without readings for longer there was no daemon.
+_GAP_NS = 1_500_000_000
 
 Random = np.random.Generator
 Make = Callable[[Random, float], "Blocks"]
@@ -117,6 +120,22 @@ def lru(per_s: float, life_s: float, attached_after_s: float = 0, size_bytes: fl
     )
 
 
+def full_table(entries: int, per_s: float, size_bytes: float = 500) -> Make:
+    """A table that was full before the attach; each new entry replaces the oldest. The machine is busy: the
+    program gets between a fifth and all of the time, other in each second.
+    """
+
+    def make(random: Random, until_s: float) -> Blocks:
+        pace = np.clip(random.normal(0.8, 0.25, int(until_s) + 1), 0.2, 1.0)
+        made = np.concatenate([[0.0], np.cumsum(pace * per_s)])
+        born_s = np.interp(np.arange(1, int(made[-1]) + 1), made, np.arange(len(made)))
+        every_s = np.concatenate([np.full(entries, -1.0), born_s])
+        died_s = np.concatenate([born_s, np.full(entries, _FOR_EVER_S)])
+        return Blocks(every_s, died_s - every_s, np.full(len(every_s), size_bytes), np.ones(len(every_s)))
+
+    return make
+
+
 def queue(per_s: float, period_s: float, size_bytes: float = 500) -> Make:
     """Blocks that pile up and are all freed at the end of each period."""
 
@@ -198,20 +217,25 @@ def resampled(make: Make, changes: Sequence[tuple[float, float]]) -> Make:
 
 
 def classified(
-    sites: Sequence[Blocks], at_s: Sequence[float], *, are_alone: bool = False
+    sites: Sequence[Blocks],
+    at_s: Sequence[float],
+    *,
+    are_alone: bool = False,
+    read_at_s: NDArray[np.float64] | None = None,
 ) -> list[list[SiteVerdict]]:
     """The verdicts on sites of one process at each of these times, in whole seconds and rising.
 
     A leak found at one of them stays known at the next. If sites `are_alone`, each is of a process that
-    allocates nothing else.
+    allocates nothing else. `read_at_s` are all times of readings, `at_s` among them; None: every second.
     """
+    read_at_s = np.arange(1.0, at_s[-1] + 1) if read_at_s is None else read_at_s
     is_sampled = any((site.weight != 1).any() for site in sites)
     verdicts, leaks = [], SeenLeaks()
-    for now_s, histories in zip(at_s, histories_at(sites, at_s), strict=True):
+    for now_s, histories in zip(at_s, histories_at(sites, at_s, read_at_s), strict=True):
         if are_alone:
             histories = structs.replace(histories, allocated_count=None)
         # In a sample, frees of unknown blocks prove nothing.
-        replaced = 0 if is_sampled else sum(_replaced(site, now_s) for site in sites)
+        replaced = 0 if is_sampled else sum(_replaced(site, read_at_s, now_s) for site in sites)
         classification = classify_sites(persistence_of(histories), Context(replaced_count=replaced))
         intervals_bytes = histories.intervals_bytes
         if intervals_bytes is None:
@@ -221,21 +245,36 @@ def classified(
     return verdicts
 
 
-def histories_at(sites: Sequence[Blocks], at_s: Sequence[float]) -> Iterator[SiteHistories]:
-    """The histories of sites at each of these times."""
-    read_at_s = np.arange(1.0, at_s[-1] + 1)
+def histories_at(
+    sites: Sequence[Blocks], at_s: Sequence[float], read_at_s: NDArray[np.float64] | None = None
+) -> Iterator[SiteHistories]:
+    """The histories of sites at each of these times, which are read at `read_at_s` (None: every second)."""
+    read_at_s = np.arange(1.0, at_s[-1] + 1) if read_at_s is None else read_at_s
     readings = [_read(site, read_at_s) for site in sites]
     live_bytes, live_count, allocated_count = (np.stack(each, axis=1) for each in zip(*readings, strict=True))
     timeline, rows = Timeline(0), np.arange(len(sites))
+    gaps_ns: list[tuple[int, int]] = []
     for now_s, *reading in zip(read_at_s, live_bytes, live_count, allocated_count, strict=True):
-        timeline.update(round(now_s * _NS_PER_S), rows, *reading)
+        now_ns, last_ns = round(now_s * _NS_PER_S), int(timeline.edges_ns[-1])
+        if now_ns - last_ns > _GAP_NS:
+            timeline.leave_gap(now_ns)
+            gaps_ns.append((last_ns, now_ns))
+        timeline.update(now_ns, rows, *reading)
         if now_s in at_s:
-            yield _histories(sites, timeline, reading[0], reading[1], now_s)
+            yield _histories(sites, timeline, gaps_ns, reading[0], reading[1], now_s)
+
+
+def read_between_kills(random: Random, until_s: float, down_s: tuple[float, float]) -> NDArray[np.float64]:
+    """The times of readings of a daemon that is killed every 20 s, and takes so long to start again."""
+    starts_s = np.arange(1.0, until_s, 20.0)
+    times_s = [np.arange(start_s + random.uniform(*down_s), start_s + 20.0) for start_s in starts_s]
+    return np.concatenate([[1.0], *times_s])
 
 
 def _histories(
     sites: Sequence[Blocks],
     timeline: Timeline,
+    gaps_ns: list[tuple[int, int]],
     live_bytes: NDArray[np.int64],
     live_count: NDArray[np.int64],
     now_s: float,
@@ -243,15 +282,18 @@ def _histories(
     columns = timeline.columns(np.arange(len(sites)))
     edges_s = timeline.edges_ns[1:-1] / _NS_PER_S
     survivors = [_survivors(site, edges_s, now_s) for site in sites]
+    survivors_count = np.stack([count for count, _ in survivors], axis=1)
+    survivors_bytes = np.stack([size for _, size in survivors], axis=1)
+    gaps = bins_in_gaps(timeline.edges_ns, gaps_ns)
     return SiteHistories(
         columns.ends_s,
-        columns.low_bytes,
-        columns.low_count,
-        columns.born_count,
+        live_in_gaps(columns.low_bytes, survivors_bytes, gaps),
+        live_in_gaps(columns.low_count, survivors_count, gaps),
+        births_in_gaps(columns.born_count, survivors_count, gaps, timeline.edges_ns),
         live_bytes.astype(np.float64),
         live_count.astype(np.float64),
-        np.stack([count for count, _ in survivors], axis=1),
-        np.stack([size for _, size in survivors], axis=1),
+        survivors_count,
+        survivors_bytes,
         np.array([site.weight.mean() if len(site.weight) else 1.0 for site in sites]),
         intervals_bytes=_intervals_bytes(sites[0], columns.ends_s),
         allocated_count=np.cumsum(columns.all_born_count),
@@ -293,9 +335,10 @@ def _survivors(site: Blocks, edges_s: NDArray, now_s: float) -> tuple[NDArray, N
     )
 
 
-def _replaced(site: Blocks, now_s: float) -> int:
+def _replaced(site: Blocks, read_at_s: NDArray[np.float64], now_s: float) -> int:
     died_s = (site.born_s + site.life_s)[site.born_s <= 0]
-    return int(((died_s > now_s * 2 / 3) & (died_s <= now_s)).sum())
+    lately_s = read_at_s[read_at_s <= now_s * 2 / 3].max(initial=0.0)
+    return int(((died_s > lately_s) & (died_s <= now_s)).sum())
 
 
 def _poisson(random: Random, per_s: float, from_s: float, until_s: float) -> NDArray[np.float64]:

@@ -309,7 +309,7 @@ class ProcessQueries(TracingObserver):
         view.take_census()
         table = traced.table
         is_due = traced.verdicts.is_due(now_ns, table.began_ns, asked=True)
-        if is_due and traced.verdicts.want(table.totals.live_count, table.used_count):
+        if is_due and traced.verdicts.want(now_ns, table.totals.live_count, table.used_count):
             self._engine.evaluate(view)
         traced.note_threads(thread_commands(traced.pid))
         self._engine.look_for_suppressed(view)

@@ -240,7 +240,7 @@ class Reporter:
         table = traced.table
         if traced.verdicts.observed.collected_ns is not None:
             growth = self._growth_of(traced, table.memory_rows)
-            return None if growth is None else float(growth.sum())
+            return None if growth is None or np.isnan(growth).any() else float(growth.sum())
         window_ns = growth_window_ns(table.read_ns, self._window_s)
         if window_ns is None:
             return None
@@ -248,7 +248,7 @@ class Reporter:
         return growth_bytes_per_s(now - before, *window_ns)
 
     def _growth_of(self, traced: TracedProcess, rows: NDArray[np.intp]) -> NDArray[np.float64] | None:
-        """Bytes per second of the sites in these rows; None while unknown."""
+        """Bytes per second of the sites in these rows; None while unknown, NaN where it is."""
         table, collected_ns = traced.table, traced.verdicts.observed.collected_ns
         edges_ns = table.read_ns
         window_ns = growth_window_ns(edges_ns, self._window_s)
@@ -260,7 +260,7 @@ class Reporter:
         # Figures of sites without individual blocks change only at collections.
         found = collected_window_ns(edges_ns, collected_ns, self._window_s)
         if found is None:
-            return None
+            return np.where(table.have_blocks(rows), growth, np.nan)
         since_ns, *between_ns = found
         of_heap = growth_bytes_per_s(table.timeline.gained_bytes(rows, since_ns), *between_ns)
         return np.where(table.have_blocks(rows), growth, of_heap)
@@ -269,9 +269,10 @@ class Reporter:
         table, growth = traced.table, self._growth_of(traced, rows)
         if growth is None:
             growth = np.zeros(len(rows))
+        rates = np.nan_to_num(growth).tolist()
         return [
             _Ranked(row, key, table.counters(key), bytes_per_s)
-            for row, key, bytes_per_s in zip(rows.tolist(), table.keys_of(rows), growth.tolist(), strict=True)
+            for row, key, bytes_per_s in zip(rows.tolist(), table.keys_of(rows), rates, strict=True)
         ]
 
     def _ranked(

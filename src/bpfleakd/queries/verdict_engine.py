@@ -12,10 +12,10 @@ from bpfleakd.model.verdict import ProcessVerdict, Verdict
 from bpfleakd.process.memory_limits import read_memory_limits
 from bpfleakd.queries.report import Reporter
 from bpfleakd.table.site_table import COUNTERS
+from bpfleakd.tracing import object_memory, owned_memory
 from bpfleakd.tracing.background import Background
 from bpfleakd.tracing.java_memory import JavaUse, growth_by_use, use_of, with_uses
 from bpfleakd.tracing.observer import TracingObserver
-from bpfleakd.tracing.owned_memory import FREED_AFTER_NS, owner_of
 from bpfleakd.tracing.process_view import ProcessView
 from bpfleakd.tracing.traced_process import TracedProcess
 
@@ -131,6 +131,8 @@ class VerdictEngine(TracingObserver):
         traced.runtimes.judge_heap(view.clock_ns(), traced.verdicts.leak_after_s)
         heap, table = traced.heap.heap, traced.table
         if heap is None:
+            if traced.runtimes.has_unread_collector:
+                VerdictEngine._judge_pages(traced)
             return
         used = table.used_rows
         attention, rates = traced.verdicts.ranks(used)
@@ -163,16 +165,34 @@ class VerdictEngine(TracingObserver):
     @staticmethod
     def _judge_owned(view: ProcessView, leaking: Sequence[int]) -> None:
         """Find leaks of memory that objects of the managed heap may own: collections confirm them."""
-        traced = view.traced
-        heap, table, keys = traced.heap, traced.table, traced.table.keys
+        traced, now_ns = view.traced, view.clock_ns()
+        heap, keys, began_ns = traced.heap, traced.table.keys, traced.table.began_ns
         if heap.heap is None:
             return
-        runtime = heap.heap.runtime
+        runtime, leak_after_s = heap.heap.runtime, traced.verdicts.leak_after_s
         named = view.name(keys[row] for row in leaking)
-        owners = ((row, owner_of(runtime, keys[row], named[keys[row]].stack.frames)) for row in leaking)
-        growths = ((row, owner, traced.verdicts.growth_of(row)) for row, owner in owners if owner is not None)
-        looks = heap.looks(table.began_ns, view.clock_ns() - FREED_AFTER_NS)
-        heap.owned.judge(growths, looks, traced.verdicts.leak_after_s, runtime)
+        objects = traced.runtimes.object_looks(began_ns, now_ns)
+        looks = heap.looks(began_ns, now_ns - owned_memory.FREED_AFTER_NS)
+        owned: list[tuple[int, str | None]] = []
+        for row in leaking:
+            key, frames, growth = keys[row], named[keys[row]].stack.frames, traced.verdicts.growth_of(row)
+            if objects is not None and object_memory.owned_by_objects(key, frames):
+                owned.append((row, object_memory.why_unconfirmed(growth, objects, leak_after_s)))
+            elif (owner := owned_memory.owner_of(runtime, key, frames)) is not None:
+                why = owned_memory.why_unconfirmed(owner, growth, looks, leak_after_s, runtime)
+                owned.append((row, why))
+        heap.owned.judge(owned)
+
+    @staticmethod
+    def _judge_pages(traced: TracedProcess) -> None:
+        """Find leaks of memory that may be pages of a heap whose collections are not seen."""
+        used, verdicts = traced.table.used_rows, traced.verdicts
+        attention, _rates = verdicts.ranks(used)
+        leaking = used[attention == _LEAKS].tolist()
+        traced.heap.owned.judge(
+            (row, owned_memory.why_unconfirmed_pages(verdicts.growth_of(row), verdicts.leak_after_s))
+            for row in leaking
+        )
 
     @staticmethod
     def _settle_identities(view: ProcessView) -> None:

@@ -3,9 +3,11 @@
 The kernel went on counting. So the births in a gap are known as a sum, and the blocks that still live by
 their time of birth. Only the blocks that came and went are unknown. So in the bins of a gap
 
-  - the live memory is at least what survives of it: survivors <= live, at every time. Any other gain counts
-    from the end of the gap on, when it had happened at the latest. One jump stays one jump, steady growth
-    stays steady, and no growth appears that the blocks do not show;
+  - the live memory grows by what survives of it, as if nothing older was freed before the next reading, but
+    not beyond that reading. So growth is placed as early as it may have happened: a table that filled up and
+    replaces its entries since does not seem to grow until the end. One jump stays one jump, steady growth
+    stays steady, and no growth appears that the blocks do not show. Any other gain counts from the end of the
+    gap on;
   - survivors count at their times of birth, and the blocks that came and went are spread evenly.
 """
 
@@ -26,15 +28,15 @@ def bins_in_gaps(edges_ns: NDArray[np.int64], gaps_ns: Sequence[tuple[int, int]]
     return [bins for bins in found if len(bins)]
 
 
-def least_in_gaps(low: Matrix, survivors: Matrix, gaps: Sequence[NDArray[np.intp]]) -> Matrix:
-    """The least live figure in each bin (rows) of each site (columns), given each bin's survivors."""
+def live_in_gaps(low: Matrix, survivors: Matrix, gaps: Sequence[NDArray[np.intp]]) -> Matrix:
+    """The live figure in each bin (rows) of each site (columns), from its least and each bin's survivors."""
     if not gaps:
         return low
-    least, born_until = low.copy(), np.cumsum(survivors, axis=0)
+    figures = low.copy()
     for bins in gaps:
-        # Not more than the next reading: a sample's estimates are not exact.
-        least[bins] = np.maximum(low[bins], np.minimum(born_until[bins], low[bins[-1]]))
-    return least
+        grown = low[bins[0]] + np.cumsum(survivors[bins], axis=0)
+        figures[bins] = np.maximum(low[bins], np.minimum(grown, low[bins[-1]]))
+    return figures
 
 
 def births_in_gaps(

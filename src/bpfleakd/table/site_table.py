@@ -106,7 +106,7 @@ class SiteTable:
         if not self._knows_total:
             self._knows_total = True
             self.total_history = History(self.began_ns, live_bytes)
-        # Whoever asks for a report brings readings of his own: as many as there are bins of time are kept.
+        # Each report adds a reading; the history keeps one for each bin of time.
         self.total_history.append(now_ns, live_bytes, BIN_NS)
         return len(changed)
 

@@ -6,14 +6,15 @@ Rules:
     live blocks that were born before a time. Survivors <= envelope <= live, at every time.
   - The end of the envelope proves nothing: it always equals what is live now. A site that once fell back
     after 10 s may do so again, so its last 10 s do not count (`longest_excursion_s`).
-  - The shape of a rise within a window is given by the gains in `CELLS` equal parts of it. The number of
-    *effective steps* is (sum of gains)^2 / (sum of squared gains), the participation ratio: the number of
+  - The gains in `CELLS` equal parts of a window show the shape of a rise. The number of *effective steps* is
+    (sum of gains)^2 / (sum of squared gains), the participation ratio: the number of
     equal steps with the same ratio. One jump is 1 step, however large; a straight line is CELLS steps.
   - Under the hypothesis of a constant rate, steps fall anywhere in the window with equal probability. The
-    probability of no step in a part s of it is (1 - s)^n; at most a share f of n steps in a third of it has
-    at most exp(-n KL(f, 1/3)) (Chernoff 1952, for the binomial distribution); and the mean time of n steps,
-    as a part of the window, is normal around 1/2 with variance 1 / 12n: Laplace's test of a point process for
-    a trend of its rate (Cox and Lewis, The statistical analysis of series of events, 1966).
+    probability of no step in a given part s of it is (1 - s)^n, and in any such part at most (n + 1) times
+    that (a pause; n steps have n + 1 spacings); at most a share f of n steps in a third of it has at most
+    exp(-n KL(f, 1/3)) (Chernoff 1952, for the binomial distribution); and the mean time of n steps, as a part
+    of the window, is normal around 1/2 with variance 1 / 12n: Laplace's test of a point process for a trend
+    of its rate (Cox and Lewis, The statistical analysis of series of events, 1966).
 
 Matrices have a row for each bin of the timeline and a column for each site; all times are seconds since the
 recording began.
@@ -28,7 +29,10 @@ from numpy.typing import NDArray
 CELLS = 24
 # A rise counts as over when this share of it is left.
 _REST = 0.02
+# A cell with less than this part of an even share belongs to a pause.
+_NO_STEP = 0.1
 _THIRD = CELLS // 3
+_NUMBERS = np.arange(1, CELLS + 1)[:, None]
 
 Matrix = NDArray[np.float64]
 Row = NDArray[np.float64]
@@ -38,14 +42,15 @@ class Rise(Struct, frozen=True):
     """How curves rise in their windows: one figure per site.
 
     `gain` is in the curve's unit; `steps` is the number of effective steps. `silence` is the part of the
-    window (0 to 1) at its end without a notable step. `first_third` and `last_third` are the shares of the
-    gain in those thirds. All are 0 if nothing was gained. `z_rate` is the deviate of Laplace's test: below 0
-    the rate falls.
+    window (0 to 1) at its end without a notable step, `pause` the longest such part of it. `first_third` and
+    `last_third` are the shares of the gain in those thirds. All are 0 if nothing was gained. `z_rate` is the
+    deviate of Laplace's test: below 0 the rate falls.
     """
 
     gain: Row
     steps: Row
     silence: Row
+    pause: Row
     first_third: Row
     last_third: Row
     z_rate: Row
@@ -54,6 +59,12 @@ class Rise(Struct, frozen=True):
     def log_p_silence(self) -> Row:
         """The logarithm of the probability of this silence, assuming the curve still rises as before."""
         return self.steps * np.log1p(-np.minimum(self.silence, 1 - 1e-9))
+
+    @property
+    def log_p_pause(self) -> Row:
+        """A bound on the logarithm of the probability of so long a pause, assuming a constant rate."""
+        log_p_of_one = self.steps * np.log1p(-np.minimum(self.pause, 1 - 1e-9))
+        return np.log1p(self.steps) + log_p_of_one
 
     @property
     def log_p_first_third(self) -> Row:
@@ -116,12 +127,15 @@ def rise_of(values: Matrix) -> Rise:
     steps = np.where(gain > 0, 1.0 / np.where(squares > 0, squares, 1.0), 0.0)
     reached = np.cumsum(share, axis=0) >= 1.0 - _REST
     silence = np.where(gain > 0, 1.0 - (np.argmax(reached, axis=0) + 1) / CELLS, 0.0)
+    last_step = np.maximum.accumulate(np.where(share > _NO_STEP / CELLS, _NUMBERS, 0), axis=0)
+    pause = np.where(gain > 0, (_NUMBERS - last_step).max(axis=0) / CELLS, 0.0)
     middles = (np.arange(CELLS) + 0.5) / CELLS
     mean_time = np.where(gain > 0, (share * middles[:, None]).sum(axis=0), 0.5)
     return Rise(
         gain=gain,
         steps=steps,
         silence=silence,
+        pause=pause,
         first_third=share[:_THIRD].sum(axis=0),
         last_third=share[-_THIRD:].sum(axis=0),
         z_rate=(mean_time - 0.5) * np.sqrt(12 * steps),

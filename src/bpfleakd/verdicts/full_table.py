@@ -1,8 +1,8 @@
 """Histories of the heap's sites while the table of live blocks, or that of threads, is full.
 
-New blocks get the places of those that are freed, whoever allocates them: a leak seems to stop, and what
-comes and goes seems to shrink. So such sites are judged as of the moment from which on blocks were refused.
-What was recorded until then is exact, and so are the deaths among it since.
+Only as many new blocks find room as old ones are freed, at any site. So a leak seems to stop, and memory that
+comes and goes seems to shrink. Such sites are judged as of the moment when the table began to refuse blocks.
+The records from before are exact, and so are the deaths among them since.
 """
 
 from __future__ import annotations

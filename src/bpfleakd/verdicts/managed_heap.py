@@ -61,6 +61,7 @@ _LASTS_MIN = 1.25
 _NEAR_LIMIT_SHARE = 0.8
 # Commits of the heap that are at least this share of a process' growth explain it.
 _EXPLAINS_SHARE = 0.5
+_UNCOLLECTED = ", and it may be garbage in cycles until the next full collection"
 # How many upper bounds the shown minimum is taken from.
 _BOUNDS = 3
 
@@ -93,28 +94,24 @@ def classify_managed_heap(
 ) -> ManagedHeap:
     """Return the verdict on a heap watched for `watched_s` so far.
 
-    `is_read`: the figures are readings, each of which shows exactly what was in use. `often_full`: full
-    collections are frequent. `was_leak`: the last verdict was leak. `limit_bytes`: the size beyond which the
-    runtime refuses memory; None if unknown.
+    `is_read`: the figures are readings, each of which shows exactly what was in use; of those that are not
+    full, much may be garbage in cycles. `often_full`: full collections are frequent. `was_leak`: the last
+    verdict was leak. `limit_bytes`: the size beyond which the runtime refuses memory; None if unknown.
     """
     count, full = len(collections.times_s), int(collections.is_full.sum())
     live_bytes = _live_bytes(collections, is_read) if count else None
     found = _trend(collections) if count else None
     grows = found is not None and _grows(found, collections)
-    course = _course(collections) if grows else Course.EVEN
     near_limit = bool(live_bytes and limit_bytes and live_bytes >= _NEAR_LIMIT_SHARE * limit_bytes)
-    if near_limit and was_leak:
-        course = Course.EVEN
+    course = _course(collections) if grows and not (near_limit and was_leak) else Course.EVEN
     grows = grows and course is not Course.ENDED
     rate = found.slope_per_s if grows and found is not None else 0.0
     looks = _counted(count, "reading" if is_read else "collection")
     what = "the object heap" if is_read else "the live heap"
     if not count:
-        verdict, reason = (
-            Verdict.UNKNOWN,
-            f"the managed heap has not been {'read' if is_read else 'collected'} yet",
-        )
-    elif watched_s < leak_after_s or found is None:
+        seen = "read" if is_read else "collected"
+        verdict, reason = Verdict.UNKNOWN, f"the managed heap has not been {seen} yet"
+    elif watched_s < leak_after_s or found is None or (not grows and _may_grow(found, collections)):
         verdict, reason = Verdict.UNKNOWN, f"{looks} of the managed heap: too few to tell"
     elif course is Course.SLOWS_DOWN:
         why = "near its limit" if near_limit else "as a cache does"
@@ -123,12 +120,8 @@ def classify_managed_heap(
     elif grows and _is_confirmed(collections, often_full, was_leak, rate, leak_after_s):
         confirmed = "" if is_read else f", {full:,} of them full"
         verdict, reason = Verdict.LEAK, f"{what} grows {human_rate(rate)} ({looks}{confirmed})"
-    elif not grows and count < _PARTS and _gained_bytes(found, collections) > GAINED_MIN_BYTES:
-        # Five rising minima are below the test's certainty, but the heap is not constant either. Nor is it if
-        # the last five of ten happen not to rise.
-        verdict, reason = Verdict.UNKNOWN, f"{looks} of the managed heap: too few to tell"
     elif grows:
-        confirmed = "" if is_read else ", and no full one has confirmed it yet"
+        confirmed = _UNCOLLECTED if is_read else ", and no full one has confirmed it yet"
         verdict, reason = Verdict.GROWING, f"{what} grows {human_rate(rate)} ({looks}{confirmed})"
     else:
         any_more = " any more" * (course is Course.ENDED)
@@ -246,6 +239,14 @@ def _course(collections: Collections) -> Course:
 def _grows(found: Trend, collections: Collections) -> bool:
     gained_bytes = _gained_bytes(found, collections)
     return found.p_increase < _P_MAX and found.slope_low > 0 and gained_bytes > GAINED_MIN_BYTES
+
+
+def _may_grow(found: Trend, collections: Collections) -> bool:
+    """Whether there are too few collections for a rise that the test is not certain of.
+
+    It is not certain of five rising minima, nor of ten of which the last five happen not to rise.
+    """
+    return len(collections.times_s) < _PARTS and _gained_bytes(found, collections) > GAINED_MIN_BYTES
 
 
 def _gained_bytes(found: Trend, collections: Collections) -> float:

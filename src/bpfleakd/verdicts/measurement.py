@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from bpfleakd.verdicts.envelope import (
+    CELLS,
     Matrix,
     Rise,
     Row,
@@ -80,12 +81,20 @@ _FEW_SURVIVE = 0.1
 _SAMPLED_WEIGHT = 1.5
 # A step of which this many blocks are recorded on average is missed once in 150 times.
 _RECORDED_FOR_CERTAIN = 5.0
+# The last third of a window begins at this edge of its cells.
+_LATELY = CELLS - CELLS // 3
 # Blocks born just now have not had time to die: those of this many seconds, and of one such part of the
 # recording.
 _YOUNG_S = 3.0
 # How many times as long a queue must grow as anything else to be a leak: it may catch up.
 _BACKLOGS = 3.0
 _YOUNG_SHARES = (0.05, 0.25)
+
+
+def first_leak_s(leak_after_s: float) -> float:
+    """How long after the attach growth since then may first be called a leak: after the start-up, too."""
+    # One more second, since figures are read once a second.
+    return max(leak_after_s + START_UP_S, leak_after_s / (1 - _START_UP_SHARE)) + 1.0
 
 
 def persistence_of(histories: SiteHistories, leak_after_s: float = LEAK_AFTER_S) -> Persistence:
@@ -259,7 +268,11 @@ class _Measurement:
             dies = fate.dies | (gained < _GAIN_OF_SURVIVORS * fate.count)
             older = gained * (1 - of_count.last_third)
             dies |= (older >= _BLOCKS_ENOUGH) & (fate.old_count < _REPLACED_SHARE * older)
-            freed_later = self._freed_later(self._survival, dies & evident[1], began_s, end_s)
+            # A collection may free them all after the curve was read; a few blocks are no share, but none is.
+            dies |= (older >= _FEW * self._exposure.weight) & (fate.old_count == 0)
+            # A backlog grows all the time: here few steps do not excuse a last third without gain.
+            is_backlog = dies & evident[1] & (of_count.last_third >= THIN_THIRD)
+            freed_later = self._freed_later(self._survival, is_backlog, began_s, end_s)
             self.dying, dies, old_share = self.dying & ~freed_later, dies & ~freed_later, fate.old_share
         window_s, rose_bytes = end_s - began_s, self._as_it_rose(self._bytes, risen)
         persists = (window_s >= self._leak_after_s) & (evident[0] | evident[1]) & (of_bytes.gain > 0)
@@ -399,7 +412,9 @@ class _Measurement:
             by_load = values_at(survival.survived, self._ends_s, times_s, from_zero=True)
         blocks = rise.gain / self._weight
         persists &= ~filling(grid, survived, blocks, self._falls_per_s[1], by_load).still_fills
-        persists &= ~self._has_slowed(start_s) & is_more_than_a_list(of_bytes.gain, rise.gain)
+        gains, net_lately_count = self._net_gains(grid, survived)
+        persists &= ~self._has_slowed(start_s) & gains
+        persists &= is_more_than_a_list(of_bytes.gain, rise.gain)
         return persists, {
             "by_survivors": np.ones(self._sites, bool),
             "by_blocks": np.ones(self._sites, bool),
@@ -408,7 +423,7 @@ class _Measurement:
             "window_steps": rise.steps,
             "gained_bytes": of_bytes.gain,
             "gained_count": rise.gain,
-            "gained_lately_count": rise.gain * rise.last_third,
+            "gained_lately_count": np.minimum(rise.gain * rise.last_third, net_lately_count),
             "rate_bytes_per_s": of_bytes.gain / window_s,
             "old_share": fate.old_share,
             "freed_later": np.zeros(self._sites, bool),
@@ -432,6 +447,30 @@ class _Measurement:
         expected = per_s * (self._now_s - end_s)
         goes_on: Flags = young + 3 * np.sqrt(expected * self._exposure.last_weight) >= 0.5 * expected
         return goes_on
+
+    def _net_gains(self, grid: Matrix, survived: Matrix) -> tuple[Flags, Row]:
+        """Whether sites gain as many blocks as survive: in the window, in its last third, and after it, each
+        until now; and the gain since the last third began. Sites that fluctuate too much are not judged.
+
+        Where they do not, older blocks die. After a time without readings nothing else shows it: blocks that
+        survive from that time are known by their age, those that died in it are not.
+        """
+        is_calm = self._excursion_s <= _CALM_SHARE * self._now_s
+        # The youngest still die: as many as before should stay.
+        per_s = (survived[-1] - survived[0]) / np.maximum(grid[-1] - grid[0], 1e-3)
+        after = per_s * (self._now_s - grid[-1])
+
+        def gained_since(cell: int) -> Row:
+            before = values_at(self._seen_count, self._ends_s, grid[cell : cell + 1], from_zero=False)[0]
+            gained: Row = self._seen_count[-1] - before
+            return gained
+
+        gains = np.ones(self._sites, bool)
+        for cell in (0, _LATELY, CELLS):
+            expected = survived[-1] - survived[cell] + after
+            chance = self._least_count + 3 * np.sqrt(expected * self._exposure.last_weight)
+            gains &= gained_since(cell) + chance >= _GAIN_OF_SURVIVORS * expected
+        return gains | ~is_calm, np.where(is_calm, gained_since(_LATELY), np.inf)
 
     def _has_slowed(self, start_s: Row) -> Flags:
         """Whether sites that are calm enough to judge have slowed down since `start_s`.

@@ -15,6 +15,8 @@ LOG_ALPHA = np.log(0.02)
 # probability; it is over if the same applies to the last third.
 THIN_THIRD = 1 / 6
 _LOG_ALPHA_THIRD = np.log(0.1)
+# A rise with a longer pause is two bursts, however few its steps. (From 0.7 on, its median slope is zero.)
+_LONGEST_PAUSE = 0.6
 # A rise slows down if its last third has less than half of its first, with 95 % confidence.
 _SLOWER = 0.5
 # A cache fills ever more slowly, since it has more and more of what is wanted. Its curve is smooth, so the
@@ -57,12 +59,18 @@ def is_even(rise: Rise) -> Flags:
     is_late = (rise.first_third < THIN_THIRD) & (rise.log_p_first_third < _LOG_ALPHA_THIRD)
     is_over = (rise.last_third < THIN_THIRD) & (rise.log_p_last_third < _LOG_ALPHA_THIRD)
     even: Flags = (rise.gain > 0) & ~has_stopped(rise) & ~slows_down(rise) & ~is_late & ~is_over
-    return even
+    return even & ~_is_interrupted(rise)
 
 
 def has_stopped(rise: Rise) -> Flags:
     stopped: Flags = (rise.log_p_silence < LOG_ALPHA) | (rise.silence > 0.5)
     return stopped
+
+
+def _is_interrupted(rise: Rise) -> Flags:
+    """Whether a curve rises in two bursts: what it does twice is not what it does all the time."""
+    interrupted: Flags = (rise.log_p_pause < LOG_ALPHA) | (rise.pause > _LONGEST_PAUSE)
+    return interrupted
 
 
 def slows_down(rise: Rise) -> Flags:

@@ -6,12 +6,12 @@ a list that only grows is a leak as well.
 Method. The *lower envelope* of a site is the least that was live from a time on until now. Memory that is
 allocated and freed does not raise it, whatever the period. A site leaks if its envelope rises throughout a
 window of at least 45 s (`history.leak_after_s`), by 32 KiB or 512 blocks: in at least four steps of 20 blocks
-together, or five of 16 KiB, neither only at the beginning nor only at the end, and still (a silence at the
-end is plausible at the rate until then); and if its old blocks have stopped dying. If blocks in flight hide
-the rise, or the fate of the old ones, the survivors, which are the live blocks by their time of birth, are
-tested in the same way. Envelopes are of bytes and of blocks: a single block that grows shows in the bytes
-only. See `envelope` for the curves and tests, `exposure` for sampling that changes, `survival` for blocks by
-age, `persistence` for windows and thresholds.
+together, or five of 16 KiB, neither only at the beginning nor only at the end, nor in two bursts, and still
+(a silence at the end is plausible at the rate until then); and if its old blocks have stopped dying. If
+blocks in flight hide the rise, or the fate of the old ones, the survivors, which are the live blocks by their
+time of birth, are tested in the same way. Envelopes are of bytes and of blocks: a single block that grows
+shows in the bytes only. See `envelope` for the curves and tests, `exposure` for sampling that changes,
+`survival` for blocks by age, `persistence` for windows and thresholds.
 
 Assumptions, and the consequences where they do not hold:
   - Growth that will stop after more than 45 s looks like a leak until it stops (then it is a plateau). The

@@ -125,6 +125,8 @@ class TestOrder:
         growth = [one.process.growth_bytes_per_s for one in found]
         assert set(growth[:54]) == {None}
         assert set(growth[54:]) == {23.0 + 7.0}
+        before = {site.function: site.growth_bytes_per_s for site in found[40].sites}
+        assert before == {"f5": 0.0, "f1": 7.0}
         assert {site.function: site.growth_bytes_per_s for site in found[-1].sites} == {"f5": 23.0, "f1": 7.0}
 
     @given(

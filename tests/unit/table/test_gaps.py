@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bpfleakd.table.gaps import bins_in_gaps, births_in_gaps, least_in_gaps
+from bpfleakd.table.gaps import bins_in_gaps, births_in_gaps, live_in_gaps
 
 S = 1_000_000_000
 EDGES_NS = np.array([0, 1, 2, 4, 6, 7], np.int64) * S
@@ -25,9 +25,9 @@ def test_what_survives_was_live() -> None:
     """And not more than was read after the gap; bins outside are as they were."""
     gaps = bins_in_gaps(EDGES_NS, [(2 * S, 6 * S)])
     low, survivors = column(1, 2, 2, 8, 9), column(1, 1, 3, 5, 1)
-    assert least_in_gaps(low, survivors, gaps).tolist() == column(1, 2, 5, 8, 9).tolist()
-    assert least_in_gaps(low, column(0, 0, 0, 5, 1), gaps).tolist() == low.tolist()
-    assert least_in_gaps(low, survivors, []) is low
+    assert live_in_gaps(low, survivors, gaps).tolist() == column(1, 2, 5, 8, 9).tolist()
+    assert live_in_gaps(low, column(0, 0, 0, 5, 1), gaps).tolist() == low.tolist()
+    assert live_in_gaps(low, survivors, []) is low
 
 
 def test_births_are_those_of_survivors_and_of_others_evenly() -> None:

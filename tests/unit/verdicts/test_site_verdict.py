@@ -92,6 +92,36 @@ def test_no_window_begins_before_the_first_block(are_counted: bool) -> None:
     assert measured.rate_bytes_per_s[0] == pytest.approx(5_000, rel=0.15)
 
 
+def test_a_few_large_blocks_that_a_collection_freed_between_two_readings_are_no_leak() -> None:
+    """The live figures are of before the collection, the survivors of after it: none of the old ones."""
+    made = sites.steps(4, blocks=1, size_bytes=1e5)(np.random.default_rng(23), 62.0)
+    histories = _histories([made], 62.0)
+    assert histories.survivors_count is not None
+    assert histories.survivors_bytes is not None
+    assert classify_sites(persistence_of(histories), Context()).of(0).verdict is Verdict.LEAK
+    is_old = (histories.ends_s < 50)[:, None]
+    collected = replace(
+        histories,
+        survivors_count=np.where(is_old, 0.0, histories.survivors_count),
+        survivors_bytes=np.where(is_old, 0.0, histories.survivors_bytes),
+    )
+    found = classify_sites(persistence_of(collected), Context()).of(0)
+    assert found.verdict is Verdict.GROWING
+    assert "old blocks are still being freed" in found.reason
+
+
+@pytest.mark.parametrize("steps", [4, 5])
+def test_two_bursts_are_not_steady_growth(steps: int) -> None:
+    """Their median slope is 0 B/s. A third burst as long after makes a leak."""
+    ends_s = np.array([10.0, 60.0, 110.0])
+    bursts = at(*(ends_s[:, None] - np.arange(steps)).ravel())
+    after_two = verdicts(bursts, *np.arange(56.0, 70.0))
+    assert Verdict.LEAK not in {verdict.verdict for verdict in after_two}
+    (after_three,) = verdicts(bursts, 114.0)
+    assert after_three.verdict is Verdict.LEAK
+    assert after_three.leak_bytes_per_s > 0
+
+
 @pytest.mark.parametrize("name", CLEAN)
 def test_what_is_clean_is_never_called_a_leak(name: str) -> None:
     """At no time within three minutes, looked at every ten seconds."""
@@ -304,6 +334,31 @@ def test_frees_of_older_blocks_say_nothing_about_mappings() -> None:
     mappings = replace(histories, is_heap=np.zeros(1, bool))
     assert classify_sites(persistence_of(histories), replaced).of(0).verdict is Verdict.GROWING
     assert classify_sites(persistence_of(mappings), replaced).of(0).verdict is Verdict.LEAK
+
+
+def between_kills(*makes: sites.Make, seed: int) -> list[SiteVerdict]:
+    """Verdicts on the first site just after each gap, of a daemon that is down for half of the time."""
+    random = np.random.default_rng(seed)
+    read_at_s = sites.read_between_kills(random, 260.0, (8.0, 30.0))
+    made = [make(random, read_at_s[-1]) for make in makes]
+    after_gaps_s = read_at_s[1:][np.diff(read_at_s) > 1.5]
+    at_s = np.union1d(after_gaps_s[after_gaps_s > 60], read_at_s[-1:]).tolist()
+    return [first for first, *_others in sites.classified(made, at_s, read_at_s=read_at_s)]
+
+
+@pytest.mark.parametrize("seed", range(14))
+def test_a_table_that_is_replaced_is_no_leak_however_rarely_it_is_read(seed: int) -> None:
+    """Once all older entries are replaced, new ones replace those of the same site, also in the gaps."""
+    tables = sites.full_table(6_000, 50, 300), sites.full_table(6_000, 50, 200)
+    assert not [one for one in between_kills(*tables, seed=seed) if one.verdict is Verdict.LEAK]
+
+
+@pytest.mark.parametrize("make", [sites.leak(5), sites.mixed(sites.leak(5), sites.churn(300, 5))])
+def test_a_leak_is_found_although_half_of_the_time_is_not_read(make: sites.Make) -> None:
+    """In four minutes, whatever gaps there are."""
+    for seed in range(10):
+        found = between_kills(make, seed=seed)
+        assert any(one.verdict is Verdict.LEAK for one in found), found
 
 
 def test_what_other_sites_seem_to_gain_is_no_older_memory() -> None:

@@ -6,8 +6,8 @@ no longer exists.
 Rules:
   - Nothing is removed while a quarter of the table, and of each process' share of it, is free.
   - The longest unused sites go first. A site stays while it leaks or grows.
-  - If it is judged together with one that has live blocks, because it is the same code or the same function,
-    the one with the most blocks goes on with its past: the sum of both is what is judged.
+  - A removed site may be judged together with one that has live blocks, because both are the same code or the
+    same function. Then the one with the most blocks takes over its history, since their sum is judged.
   - The allocations of a removed site stay in the sums of its process.
   - A round takes a tenth of a second, for one process, and a twentieth of the time at most.
 """

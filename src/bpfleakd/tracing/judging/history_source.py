@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from bpfleakd.model.site import SiteKey
 from bpfleakd.table.estimates import COUNT_VARIANCE_UNIT
-from bpfleakd.table.gaps import bins_in_gaps, births_in_gaps, least_in_gaps
+from bpfleakd.table.gaps import bins_in_gaps, births_in_gaps, live_in_gaps
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.table.survivors import Survivors, count_survivors
 from bpfleakd.tracing.address_space.regions import BLOCK_KINDS
@@ -124,8 +124,8 @@ def _histories(
         )
     return SiteHistories(
         columns.ends_s,
-        least_in_gaps(columns.low_bytes, live_bytes, gaps),
-        least_in_gaps(columns.low_count, live_count, gaps),
+        live_in_gaps(columns.low_bytes, live_bytes, gaps),
+        live_in_gaps(columns.low_count, live_count, gaps),
         births_in_gaps(columns.born_count, live_count, gaps, edges_ns),
         counters[:, COUNTERS.index("live_bytes")].astype(np.float64),
         counters[:, COUNTERS.index("live_count")].astype(np.float64),

@@ -19,16 +19,18 @@ _PAUSE_WHEN_ASKED_NS = _NS_PER_S
 _SHARE = 0.008
 _SHARE_WHEN_ASKED = 0.05
 # A million blocks take 0.8 s, and a call site as much as 15 blocks. If that is too long, a request gets the
-# last verdict, and the next tick computes a new one.
+# last verdict unless it is old, and the next tick computes a new one.
 _BLOCKS_WAITED_FOR = 300_000
 _BLOCKS_A_SITE = 15
+_OLD_NS = 10 * _NS_PER_S
 
 
 class VerdictPacing:
     """The pauses between evaluations, from the cost of the last one."""
 
-    def __init__(self, spent_ns: Callable[[], int] = time.thread_time_ns) -> None:
-        """`spent_ns` returns the processor time of the thread."""
+    def __init__(self, first_leak_s: float, spent_ns: Callable[[], int] = time.thread_time_ns) -> None:
+        """A leak is first found `first_leak_s` after attach; `spent_ns` is the thread's processor time."""
+        self._first_leak_ns = round(first_leak_s * _NS_PER_S)
         self._spent_ns = spent_ns
         self._began_ns = self._began_spent_ns = 0
         self._took_ns = 0
@@ -45,15 +47,17 @@ class VerdictPacing:
     def is_due(self, now_ns: int, began_ns: int, *, processes: int = 1, asked: bool = False) -> bool:
         """Whether the next evaluation is due, for one of `processes` processes, observed since `began_ns`.
 
-        It is due sooner after a request, or after one that did not wait (`want`).
+        It is due sooner after a request, or after one that did not wait (`want`), and as soon as there may be
+        a leak for the first time: earlier evaluations of many blocks must not delay that one.
         """
-        asked = asked or self._is_wanted
+        asked = asked or self._is_wanted or self._began_ns < began_ns + self._first_leak_ns <= now_ns
         busy_ns = round(self._took_ns * processes / (_SHARE_WHEN_ASKED if asked else _SHARE))
         aged_ns = min(round((now_ns - began_ns) * _PAUSE_OF_OBSERVED), _LONGEST_PAUSE_NS)
         pause_ns = _PAUSE_WHEN_ASKED_NS if asked else max(_PAUSE_NS, aged_ns)
         return now_ns - self._began_ns >= max(pause_ns, busy_ns)
 
-    def want(self, live_blocks: int, sites: int, *, can_wait: bool) -> bool:
-        """Whether to evaluate now for a request. The next tick does long evaluations, if it `can_wait`."""
-        self._is_wanted = can_wait and live_blocks + _BLOCKS_A_SITE * sites > _BLOCKS_WAITED_FOR
+    def want(self, now_ns: int, live_blocks: int, sites: int) -> bool:
+        """Whether to evaluate now for a request. The next tick does long evaluations, if the last is new."""
+        is_new = now_ns - self._began_ns < _OLD_NS
+        self._is_wanted = is_new and live_blocks + _BLOCKS_A_SITE * sites > _BLOCKS_WAITED_FOR
         return not self._is_wanted

@@ -35,7 +35,7 @@ from bpfleakd.tracing.owned_memory import OwnedGrowth
 from bpfleakd.tracing.site_charging import SiteIdentity
 from bpfleakd.verdicts.managed_heap import with_managed_heap
 from bpfleakd.verdicts.measured_sites import MeasuredSites
-from bpfleakd.verdicts.measurement import LEAK_AFTER_S, persistence_of
+from bpfleakd.verdicts.measurement import LEAK_AFTER_S, first_leak_s, persistence_of
 from bpfleakd.verdicts.merged_histories import Units
 from bpfleakd.verdicts.process_verdict import FoundGrowth, classify_process
 from bpfleakd.verdicts.seen_leaks import SeenLeak, SeenLeaks
@@ -90,7 +90,7 @@ class SiteVerdicts:
     ) -> None:
         self.leak_after_s = self._leak_after_s = leak_after_s
         self.observed = Observations()
-        self._pacing = VerdictPacing(spent_ns)
+        self._pacing = VerdictPacing(first_leak_s(leak_after_s), spent_ns)
         self._latest: _Evaluation | None = None
         self._before: _Evaluation | None = None
         self._is_final = False
@@ -120,9 +120,9 @@ class SiteVerdicts:
         """Whether the next evaluation is due (`VerdictPacing.is_due`)."""
         return not self._is_final and self._pacing.is_due(now_ns, began_ns, processes=processes, asked=asked)
 
-    def want(self, live_blocks: int, sites: int) -> bool:
-        """Whether to evaluate now for a request; if that takes long, the next tick does it."""
-        return self._pacing.want(live_blocks, sites, can_wait=self._latest is not None)
+    def want(self, now_ns: int, live_blocks: int, sites: int) -> bool:
+        """Whether to evaluate now for a request (`VerdictPacing.want`)."""
+        return self._latest is None or self._pacing.want(now_ns, live_blocks, sites)
 
     def settle(self, ended_ns: int) -> bool:
         """Make the previous verdicts final, since the process has ended. False if there are none.
@@ -287,6 +287,7 @@ class SiteVerdicts:
             is_own = np.isin(rows, heap.own) & (ranks == _GROWS)
             of_runtime = float(rates[is_own].sum())
             ranks[commits | is_own] = 0
+        if heap is not None:
             ranks[np.isin(rows, list(heap.owned.unconfirmed)) & (ranks == _LEAKS)] = _GROWS
         if self._latest is not None:
             # Sites that are judged together count once.
@@ -408,7 +409,8 @@ class SiteVerdicts:
         excursion_s = 0.0 if measured.by_survivors[position] else float(measured.excursion_s[position])
         end_s = measured.observed_s - excursion_s
         start_s = end_s - float(measured.window_s[position])
-        return OwnedGrowth(start_s, end_s, float(measured.gained_bytes[position]))
+        gained_bytes, gained_count = measured.gained_bytes[position], measured.gained_count[position]
+        return OwnedGrowth(start_s, end_s, float(gained_bytes), float(gained_count))
 
     def _announce(self, rows: NDArray[np.intp]) -> list[int]:
         assert self._latest is not None

@@ -18,7 +18,7 @@ from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.tracing.address_space.regions import BLOCK_KINDS
 from bpfleakd.tracing.judging.site_verdicts import NOT_YET, SiteVerdicts
 from bpfleakd.tracing.managed_heap import HeapTracking
-from bpfleakd.tracing.owned_memory import Looks, OwnedGrowth, Owner
+from bpfleakd.tracing.owned_memory import OwnedGrowth
 from bpfleakd.tracing.site_charging import SiteIdentity
 from bpfleakd.verdicts.measurement import persistence_of
 from bpfleakd.verdicts.merged_histories import Units
@@ -134,23 +134,52 @@ def test_they_are_computed_every_few_seconds(world: World) -> None:
     now_ns = world.clock.now_ns
     world.verdicts.compute(world.table, slow_blocks(waited_s=1, spent_s=1), world.clock)
     assert [is_due(19, asked=True), is_due(20, asked=True)] == [False, True]
-    assert [is_due(124), is_due(125)] == [False, True]
-    assert [is_due(1249, processes=10), is_due(1250, processes=10)] == [False, True]
+    assert [is_due(124, observed_s=200), is_due(125, observed_s=200)] == [False, True]
+    for after_s, due in ((1249, False), (1250, True)):
+        assert is_due(after_s, observed_s=1_500, processes=10) == due
+
+
+def test_they_are_computed_as_soon_as_there_may_be_a_leak(world: World) -> None:
+    """An expensive evaluation after 40 s delays the next by two minutes, but not the first that counts."""
+
+    def blocks() -> Iterator[np.ndarray]:
+        world.spent.go_on(1)
+        yield from world.blocks()
+
+    def due_s() -> int:
+        """After how many seconds of tracing the next one is due."""
+        of_tracing = range((world.clock.now_ns - world.began_ns) // NS_PER_S, 300)
+        return next(
+            at_s
+            for at_s in of_tracing
+            if world.verdicts.is_due(world.began_ns + at_s * NS_PER_S, world.began_ns)
+        )
+
+    world.go_on(40)
+    world.verdicts.compute(world.table, blocks(), world.clock)
+    # A twentieth of the time, as after a request.
+    assert due_s() == 60
+    world.go_on(20)
+    world.verdicts.compute(world.table, blocks(), world.clock)
+    assert world.verdict(0) is Verdict.LEAK
+    assert due_s() == 60 + 125
 
 
 @pytest.mark.parametrize("many", [(1_000_000, 1_000), (100_000, 100_000)])
 def test_who_asks_does_not_wait_for_much_work(world: World, many: tuple[int, int]) -> None:
-    """The first time one does; later the last verdict is shown, and the next tick makes a new one."""
-    assert world.verdicts.want(*many)
+    """The first time one does; later the last verdict is shown if it is new, and the next tick makes one."""
+    assert world.verdicts.want(world.clock.now_ns, *many)
     world.go_on(300)
     world.compute()
     then_ns, began_ns = world.clock.now_ns + NS_PER_S, world.table.began_ns
-    assert world.verdicts.want(1_000, 1_000)
+    assert world.verdicts.want(then_ns, 1_000, 1_000)
     assert not world.verdicts.is_due(then_ns, began_ns)
-    assert not world.verdicts.want(*many)
+    assert not world.verdicts.want(then_ns, *many)
     assert world.verdicts.is_due(then_ns, began_ns)
     world.compute()
     assert not world.verdicts.is_due(then_ns, began_ns)
+    assert not world.verdicts.want(world.clock.now_ns + 9 * NS_PER_S, *many)
+    assert world.verdicts.want(world.clock.now_ns + 10 * NS_PER_S, *many)
 
 
 def test_many_sites_are_measured_when_they_may_have_become_something_else() -> None:
@@ -303,11 +332,12 @@ def test_a_leak_that_no_full_collection_has_confirmed(world: World) -> None:
     assert 0 < growth.start_s < 45 < growth.end_s <= 70
     assert growth.gained_bytes == pytest.approx(2300 * (growth.end_s - growth.start_s), rel=0.1)
     heap.heap = ManagedHeap("V8", Verdict.STEADY, "does not grow", 1 << 20, 9, 2, 0.0)
-    heap.owned.judge([(0, Owner.RUNTIME, growth)], Looks(), 45.0, "V8")
+    heap.owned.judge([(0, "it may be garbage")])
     verdict = world.verdicts.of_process(world.table, (), heap=heap)
     assert (verdict.verdict, verdict.leak_bytes_per_s) == (Verdict.GROWING, 0)
-    heap.owned.judge([], Looks(), 45.0, "V8")
+    heap.owned.judge([])
     assert world.verdicts.of_process(world.table, (), heap=heap).verdict is Verdict.LEAK
+    assert growth.gained_count > 0
     assert world.verdicts.growth_of(77) == OwnedGrowth(0.0, 0.0, 0.0)
 
 
