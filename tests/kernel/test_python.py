@@ -15,6 +15,10 @@ from typing import Any
 
 import pytest
 
+from bpfleakd.process.mappings import read_mappings
+from bpfleakd.process.process import read_process
+from bpfleakd.runtimes.cpython.runtime import detect_cpython
+
 from .daemons import Daemon
 from .python_paths import INTERPRETERS, PROGRAMS, SYSTEM, Paths, compared, running
 from .waiting import wait_until
@@ -301,6 +305,64 @@ def test_a_healthy_service_is_no_leak(daemon, service) -> None:
         wait_until(lambda: managed().get("verdict") == "steady", 300)
         leaks = [site for site in tracer.top(pid)["sites"] if site["verdict"] == "leak"]
         assert leaks == []
+
+
+NO_LEAKS = {
+    "fill_cache": "bound of 1,000,000",
+    "fill_log": "bound of 1,000,000",
+    "drop_cycles": "garbage in cycles",
+}
+
+
+@pytest.mark.long
+def test_what_fills_or_waits_for_the_collector_is_no_leak(daemon, service) -> None:
+    """Blocks over 512 bytes, and the objects beside them: they grow as evenly as a leak."""
+    tracer = daemon(history={"leak_after_s": 20})
+    pids = {what: service(what) for what in NO_LEAKS}
+    for pid in pids.values():
+        tracer.attach(pid)
+    left = dict(NO_LEAKS)
+
+    def are_explained() -> bool:
+        for what in NO_LEAKS:
+            sites = tracer.top(pids[what])["sites"]
+            assert [site for site in sites if site["verdict"] == "leak"] == []
+            if any(left.get(what, "?") in site["reason"] for site in sites):
+                del left[what]
+        return not left
+
+    wait_until(are_explained, 300)
+
+
+COUNTERS = """
+import gc
+gc.disable()
+gc.collect()
+gc.collect(1)
+stats = gc.get_stats()
+print(stats[1]["collections"], stats[2]["collections"], gc.get_threshold()[2], gc.get_count()[2], flush=True)
+input()
+"""
+
+
+@pytest.mark.parametrize("interpreter", INTERPRETERS)
+def test_the_collector_is_read(interpreter: str) -> None:
+    """Its counters, at the places of each version."""
+    command = [interpreter, "-c", COUNTERS]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout
+            told = [int(word) for word in process.stdout.readline().split()]
+            found = detect_cpython(read_process(process.pid), read_mappings(process.pid))
+            assert found is not None
+            assert found.live_heap is not None
+            state = found.live_heap._collector()
+            found.close()
+        finally:
+            process.kill()
+    assert state is not None
+    assert [state.middle_count, state.full_count, state.threshold, state.since_full] == told
+    assert not state.is_enabled
 
 
 def test_types_by_the_command(daemon, service) -> None:

@@ -109,11 +109,19 @@ def interpreted_caller(frames: Sequence[Frame]) -> Frame | None:
     """The innermost function of an interpreted program before the interpreter's library; None without one.
 
     The program's function is charged with allocations of an extension that it called, or of a C library that
-    the extension called.
+    the extension called. None, too, if only functions of Node.js itself are left of those that called an
+    addon, since V8 has inlined the program's.
     """
     interpreted = [frame for frame in frames if frame.kind is FrameKind.INTERPRETED and frame.function]
-    own = (frame for frame in interpreted if not is_runtime(frame))
-    return next(own, interpreted[0] if interpreted else None)
+    own = next((frame for frame in interpreted if not is_runtime(frame)), None)
+    if own is not None or not interpreted or any(map(is_addon, frames)):
+        return own
+    return interpreted[0]
+
+
+def is_addon(frame: Frame) -> bool:
+    """Whether it is native code of an addon of Node.js."""
+    return frame.kind is FrameKind.NATIVE and bool(frame.module and frame.module.endswith(".node"))
 
 
 def is_interpreter(frame: Frame) -> bool:

@@ -31,7 +31,7 @@ class LiveHeap(Struct, frozen=True):
     `at_ns` is CLOCK_MONOTONIC at the end of the collection, `collections` their number so far. Only a full
     one covers all objects: `live_bytes` of the others is an upper bound. A full one that tolerates garbage
     leaves at least `least_bytes`. `is_reading`: the heap counts references, and these are the bytes in use
-    when it was read, by `types`, most bytes first.
+    when it was read, by `types`, most bytes first; unless `is_full`, much of it may be garbage in cycles.
     """
 
     at_ns: int
@@ -82,9 +82,9 @@ class Retained(Struct, frozen=True):
 
     `stack` are return addresses in managed code, innermost first. Without samples, it is the values of a
     growing `container` ("list of 12,000"), or of `container_count` of them ("300 lists with 78,714 values"),
-    which grow by `growth_per_s` values; `raw_stack` is then the stack that last enlarged one; None if that
-    was not seen. `is_proven`: they are certainly alive. `age_s`: the age of the figures if samples are no
-    longer taken.
+    which grow by `growth_per_s` values, up to `bound` if there is one; `raw_stack` is then the stack that
+    last enlarged one; None if that was not seen. `is_proven`: they are certainly alive. `age_s`: the age of
+    the figures if samples are no longer taken.
     """
 
     type: str
@@ -95,6 +95,7 @@ class Retained(Struct, frozen=True):
     container: str | None = None
     container_count: int = 1
     growth_per_s: float | None = None
+    bound: int | None = None
     raw_stack: RawStack | None = None
     is_proven: bool = True
     age_s: float = 0.0
@@ -119,6 +120,30 @@ class HolderSource(RetainedSource, Protocol):
 
     def charge(self, stack_of_block: Callable[[int], RawStack | None]) -> None:
         """Find the stacks that allocated these blocks, by their addresses."""
+
+
+# A full collection that will not come within this time of growth is not waited for: what stays so long leaks.
+CYCLES_WAIT_MAX_S = 600.0
+
+
+class CycleGarbage(Struct, frozen=True):
+    """What the collector of cycles has looked at: all objects from before `looked_ns` (CLOCK_MONOTONIC).
+
+    None: not yet. It will look at all objects in some `due_s`, infinite if it will not or is unknown.
+    `knows_containers`: the heap was read often enough to know which containers grow.
+    """
+
+    looked_ns: int | None
+    due_s: float
+    knows_containers: bool
+
+
+@runtime_checkable
+class CycleCollected(RetainedSource, Protocol):
+    """A heap that counts references, so that only garbage in cycles waits for a collection."""
+
+    @property
+    def cycles(self) -> CycleGarbage: ...
 
 
 @runtime_checkable

@@ -54,15 +54,16 @@ _LEAK_LOG_PAUSE_NS = 600_000_000_000
 class HeapTracking:
     """The collections of one process since `began_ns`. `heap` is the last verdict; None without a runtime
     that reports them. `rows` are the growing sites that commit the heap, `own` those of the runtime's own
-    memory. `is_held`: the function that keeps what stays is known. `teller` is the option of
-    `bpfleakctl types` that tells it on request.
-    `owned` are sites of memory that its objects may own."""
+    memory. `is_held`: the function that keeps what stays is known. `fills`: which bounded container most of
+    the growth may fill, in words; None without one. `teller` is the option of `bpfleakctl types` that tells
+    the function on request. `owned` are sites of memory that its objects may own."""
 
     def __init__(self) -> None:
         self.heap: ManagedHeap | None = None
         self.rows: NDArray[np.intp] = np.zeros(0, np.intp)
         self.own: NDArray[np.intp] = np.zeros(0, np.intp)
         self.is_held = False
+        self.fills: str | None = None
         self.teller: str | None = None
         self.beside: dict[JavaUse, float] = {}
         self.owned = OwnedMemory()
@@ -135,6 +136,8 @@ class HeapTracking:
             was_leak=was_leak,
             limit_bytes=limit_bytes,
         )
+        if self.fills and heap.verdict is Verdict.LEAK:
+            heap = replace(heap, verdict=Verdict.GROWING, reason=f"{heap.reason}; {self.fills}")
         self.heap = replace(
             heap,
             collections=self._count,

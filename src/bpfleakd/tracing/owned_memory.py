@@ -18,6 +18,9 @@ leak: had it freed what was there, the first half would be flat, and no steady g
 some time ago, since threads of the runtime free such memory afterwards (V8 sweeps, a JVM purges its metaspace
 and runs cleaners).
 
+Of a language whose collections bpfleakd does not see, large blocks may be pages of its heap, which grows
+until a collection has freed as much as comes. So they must grow for longer than other memory.
+
 What the runtime allocates for itself leaks only if it gained as much as counts in a managed heap: less is
 what it keeps about its own work. A confirmed leak stays one as long as its growth continues.
 """
@@ -30,7 +33,7 @@ from itertools import takewhile
 
 from msgspec import Struct
 
-from bpfleakd.analysis.managed_code import caller_of_class_library, is_managed, is_runtime
+from bpfleakd.analysis.managed_code import caller_of_class_library, is_addon, is_managed, is_runtime
 from bpfleakd.model.code.stack import Frame, FrameKind
 from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.verdicts.managed_heap import GAINED_MIN_BYTES
@@ -46,10 +49,11 @@ _REQUESTING = (
     *("jdk.internal.misc.Unsafe.", "sun.misc.Unsafe."),
     *("System.Runtime.InteropServices.Marshal.", "System.Runtime.InteropServices.NativeMemory."),
 )
-_ADDON = ".node"
 # An object that survives more collections than this is promoted: by at most 15 with HotSpot
 # (MaxTenuringThreshold). Others promote after one or two.
 _SURVIVED_MAX = {_JVM: 15}
+# So large blocks may be pages of a heap, and must grow so many times as long as others.
+_PAGE_BYTES, _PAGES = 16 << 10, 3.0
 # What a site gained in this part of its growth must have survived as many.
 _SURVIVES_FROM = 0.25
 
@@ -68,6 +72,7 @@ class OwnedGrowth(Struct, frozen=True):
     start_s: float
     end_s: float
     gained_bytes: float
+    gained_count: float = 0.0
 
 
 class Looks(Struct, frozen=True):
@@ -98,22 +103,15 @@ class OwnedMemory:
         self._confirmed: set[int] = set()
         self._waiting: set[int] = set()
 
-    def judge(
-        self,
-        sites: Iterable[tuple[int, Owner, OwnedGrowth]],
-        looks: Looks,
-        leak_after_s: float,
-        runtime: str,
-    ) -> None:
-        """Judge all sites of this kind whose growth looks like a leak."""
+    def judge(self, sites: Iterable[tuple[int, str | None]]) -> None:
+        """Judge all sites of this kind whose growth looks like a leak.
+
+        Each comes with the reason why nothing has confirmed it yet, None if it leaks.
+        """
         confirmed = self._confirmed
         self._confirmed, self.unconfirmed = set(), {}
-        survived_max = _SURVIVED_MAX.get(runtime)
-        for row, owner, growth in sites:
-            why = None
-            if row not in confirmed:
-                why = _why_unconfirmed(owner, growth, looks, leak_after_s, survived_max)
-            if why is None:
+        for row, why in sites:
+            if why is None or row in confirmed:
                 self._confirmed.add(row)
             else:
                 self.unconfirmed[row] = why
@@ -126,9 +124,11 @@ class OwnedMemory:
         return sorted(told)
 
 
-def _why_unconfirmed(
-    owner: Owner, growth: OwnedGrowth, looks: Looks, leak_after_s: float, survived_max: int | None
+def why_unconfirmed(
+    owner: Owner, growth: OwnedGrowth, looks: Looks, leak_after_s: float, runtime: str
 ) -> str | None:
+    """Why memory of this owner may not leak although it grows like a leak; None: it leaks."""
+    survived_max = _SURVIVED_MAX.get(runtime)
     span_s = growth.end_s - growth.start_s
     needed_s = growth.start_s + max(leak_after_s, span_s / 2)
     if owner is Owner.PROGRAM:
@@ -145,13 +145,22 @@ def _why_unconfirmed(
     return None
 
 
+def why_unconfirmed_pages(growth: OwnedGrowth, leak_after_s: float) -> str | None:
+    """Why blocks of a language whose collections are not seen may not leak although they grow like a leak.
+
+    None: they leak.
+    """
+    are_pages = growth.gained_bytes >= _PAGE_BYTES * max(growth.gained_count, 1.0)
+    if not are_pages or growth.end_s - growth.start_s >= _PAGES * leak_after_s:
+        return None
+    return "it may be a heap that grows until its next collection, which bpfleakd does not see"
+
+
 def owner_of(runtime: str, key: SiteKey, frames: Sequence[Frame]) -> Owner | None:
     """Who may own a site's memory; None if nothing of the managed heap can."""
     if key.kind not in _KINDS or runtime not in (_DOTNET, _JVM, _V8):
         return None
-    # The native code that managed code called, without the allocator.
-    native = list(takewhile(lambda frame: frame.kind is FrameKind.NATIVE, frames))[1:]
-    native = [frame for frame in native if not (frame.module or "").startswith(_LIBRARIES)]
+    native = native_callers(frames)
     if _is_runtimes(runtime, native):
         return Owner.RUNTIME
     managed = [frame for frame in frames if is_managed(frame) or frame.kind is FrameKind.INTERPRETED]
@@ -165,6 +174,12 @@ def owner_of(runtime: str, key: SiteKey, frames: Sequence[Frame]) -> Owner | Non
     return Owner.LIBRARY if caller_of_class_library(frames) is not None else Owner.PROGRAM
 
 
+def native_callers(frames: Sequence[Frame]) -> list[Frame]:
+    """The native code that managed code called, without the allocator and the C library."""
+    native = list(takewhile(lambda frame: frame.kind is FrameKind.NATIVE, frames))[1:]
+    return [frame for frame in native if not (frame.module or "").startswith(_LIBRARIES)]
+
+
 def _is_request(method: Frame) -> bool:
     return (method.function or "").startswith(_REQUESTING)
 
@@ -174,7 +189,7 @@ def _is_runtimes(runtime: str, native: Sequence[Frame]) -> bool:
         # Native code of the class library may have called it, to define a class.
         is_own = bool(native) and native[0].module == "libjvm.so" and all(map(is_runtime, native))
         return is_own and not any((frame.function or "").startswith(_REQUESTED) for frame in native)
-    if runtime != _V8 or any((frame.module or "").endswith(_ADDON) for frame in native):
+    if runtime != _V8 or any(map(is_addon, native)):
         return False
     # The libraries that Node.js uses belong to it.
     inner = list(takewhile(lambda frame: not is_runtime(frame), native))

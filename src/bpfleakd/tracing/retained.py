@@ -77,13 +77,17 @@ def retained_sites(
     stacks = symbolizer.symbolize([one.raw_stack or _raw(one.stack) for one in kept])
     # One stack may allocate several types; those with most bytes come first.
     arena = max(arenas, key=lambda site: site.live_bytes, default=None)
-    sites = merged_sites(
+    sites = [
         _site(one, stack if arena is None or one.raw_stack or one.stack else _stack_of(arena), heap)
         for one, stack in zip(kept, stacks, strict=True)
-    )
-    is_proven = all(one.is_proven for one in kept)
+    ]
+    doubt = "" if all(one.is_proven for one in kept) else ", with no full one that confirms it yet"
+    unbounded = {site.site for site, one in zip(sites, kept, strict=True) if one.bound is None}
     age_s = _age_s(kept)
-    return [_aged(_judged(site, heap, site.growth_bytes_per_s / total, is_proven), age_s) for site in sites]
+    return [
+        _aged(_judged(site, heap, site.growth_bytes_per_s / total, doubt, site.site in unbounded), age_s)
+        for site in merged_sites(sites)
+    ]
 
 
 def retained_types(retained: Sequence[Retained]) -> tuple[TypeFigures, ...]:
@@ -155,8 +159,11 @@ def _holds(one: Retained) -> str:
     """What holds the objects; "" if only samples show it."""
     if one.container is None:
         return ""
-    who = f"a {one.container} gains" if one.container_count == 1 else f"{one.container} gain"
+    article = "an" if one.container.startswith("lru_cache") else "a"
+    who = f"{article} {one.container} gains" if one.container_count == 1 else f"{one.container} gain"
     words = f"{who} {_type_of(one)}"
+    if one.bound is not None:
+        words += f", up to its bound of {one.bound:,}"
     return words if one.raw_stack else f"{words}, by an unknown function: this one used up memory for objects"
 
 
@@ -166,7 +173,10 @@ def _aged(site: SiteReport, age_s: float) -> SiteReport:
     return replace(site, reason=f"{site.reason}; sampled until {human_duration(age_s)} ago")
 
 
-def _judged(site: SiteReport, heap: ManagedHeap, share: float, is_proven: bool) -> SiteReport:
+def _judged(
+    site: SiteReport, heap: ManagedHeap, share: float, doubt: str, is_unbounded: bool
+) -> SiteReport:
+    """The verdict on a site with this share of the growth; `doubt`: why it is not proven, "" if it is."""
     if heap.verdict not in (Verdict.LEAK, Verdict.GROWING):
         return replace(site, verdict=heap.verdict, reason=heap.reason)
     stays = site.reason or (
@@ -174,14 +184,13 @@ def _judged(site: SiteReport, heap: ManagedHeap, share: float, is_proven: bool) 
     )
     if share < _LEAKS_SHARE or site.live_count < _SAMPLES_MIN:
         return replace(site, verdict=Verdict.STEADY, reason=stays)
-    if not is_proven:
-        stays += ", with no full one that confirms it yet"
+    stays += doubt
     # Thousands of samples do not make a minute of the heap's growth certain.
     confidence = min(_CONFIDENCE_MAX, 1 - 1 / site.live_count**0.5) * heap.growth_confidence
     rate = round(share * heap.growth_bytes_per_s, 1)
     return replace(
         site,
-        verdict=heap.verdict if is_proven else Verdict.GROWING,
+        verdict=Verdict.GROWING if doubt or not is_unbounded else heap.verdict,
         confidence=round(confidence, 2),
         reason=f"{stays}; {heap.reason}",
         leak_bytes_per_s=rate,

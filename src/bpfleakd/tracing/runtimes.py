@@ -21,6 +21,7 @@ from bpfleakd.runtimes.detection import Detector, detect
 from bpfleakd.runtimes.runtime import (
     AreaSource,
     CompiledSource,
+    CycleCollected,
     FrameSource,
     HeapLimitSource,
     HolderSource,
@@ -31,7 +32,9 @@ from bpfleakd.runtimes.runtime import (
     SampledRuntime,
     SurvivorsRuntime,
 )
+from bpfleakd.runtimes.unread import Unread
 from bpfleakd.tracing.managed_heap import HeapTracking
+from bpfleakd.tracing.object_memory import ObjectLooks, filling
 from bpfleakd.tracing.retained import fitted, retained_types
 from bpfleakd.tracing.types.type_counts import TypeCounts
 from bpfleakd.unwind.table import UnwindTable
@@ -165,10 +168,25 @@ class ProcessRuntimes:
         return next((one for one in self._runtimes if one.live_heap is not None), None)
 
     @property
+    def has_unread_collector(self) -> bool:
+        """Whether it runs a language whose collections bpfleakd does not see."""
+        return any(isinstance(one, Unread) and one.has_collector for one in self._runtimes)
+
+    @property
     def retained(self) -> Sequence[Retained]:
         """Retained memory by type and stack, most bytes first; at most as much as the heap holds."""
         source = self.heap_runtime.allocations if self.heap_runtime else None
         return fitted(source.retained(), self.heap.heap) if source else ()
+
+    def object_looks(self, began_ns: int, now_ns: int) -> ObjectLooks | None:
+        """What confirms leaks of a heap that counts references; None without one. Attached at `began_ns`."""
+        source = self.heap_runtime.allocations if self.heap_runtime else None
+        if source is None or not isinstance(source, CycleCollected):
+            return None
+        cycles = source.cycles
+        looked_s = None if cycles.looked_ns is None else (cycles.looked_ns - began_ns) / 1e9
+        next_s = (now_ns - began_ns) / 1e9 + cycles.due_s
+        return ObjectLooks(source.retained(), looked_s, next_s, cycles.knows_containers)
 
     @property
     def makes_code(self) -> bool:
@@ -204,7 +222,8 @@ class ProcessRuntimes:
             if reading.types:
                 self._note_types(reading)
         if runtime.allocations is not None:
-            self.heap.is_held = bool(runtime.allocations.retained())
+            retained = runtime.allocations.retained()
+            self.heap.is_held, self.heap.fills = bool(retained), filling(retained)
             runtime.allocations.want(wanted=self.heap.may_grow)
             runtime.allocations.refresh(now_ns)
 

@@ -32,6 +32,7 @@ from bpfleakd.model.report import LeakReport
 from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.model.verdict import ProcessVerdict
 from bpfleakd.printable import printable
+from bpfleakd.process.files.rooted_open import root_of
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.process import GONE, has_ended
 from bpfleakd.runtimes.go.program import FoundGo
@@ -367,7 +368,7 @@ class TracedProcess:
         """Record the mapped code of the process; called after its mappings were read."""
         changes = maps.process(self.pid).code_changes
         if changes != self._noted_code:
-            self.symbolizer.note_loaded(maps.code.of(self.pid))
+            self.symbolizer.note_loaded(maps.code.of(self.pid, root_of(self.pid).path))
             self._noted_code = changes
 
     def _refresh_mappings(self, maps: Maps, stacks: Iterable[RawStack], now_ns: int) -> None:

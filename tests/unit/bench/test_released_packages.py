@@ -6,18 +6,23 @@ from pathlib import Path
 
 import pytest
 from bench import documents
-from bench.released_packages import RELEASED_LEAKS, ReleasedLeak
+from bench.released_packages import RELEASED_LEAKS, Registry, ReleasedLeak
 
 
 @pytest.mark.parametrize("leak", RELEASED_LEAKS, ids=lambda leak: leak.leaks)
 def test_releases_are_pinned(leak: ReleasedLeak) -> None:
     """Each by a version of the same packages; and the program defines the function that is called."""
-    mark = "@" if leak.is_npm else "=="
-    names = [release.partition(mark)[0] for release in leak.leaks.split()]
-    assert all(mark in release for release in [*leak.leaks.split(), *leak.repaired.split()])
-    assert not leak.repaired or [one.partition(mark)[0] for one in leak.repaired.split()] == names
+    mark = {Registry.PYPI: "==", Registry.NPM: "@", Registry.DEBIAN: "/"}[leak.registry]
+    leaks, repaired = ([one.partition(mark) for one in text.split()] for text in (leak.leaks, leak.repaired))
+    assert all(pin for _name, _mark, pin in (*leaks, *repaired))
     assert leak.repaired != leak.leaks
-    if leak.is_npm:
+    if leak.registry is Registry.DEBIAN:
+        # A release of Debian keeps the version of a package that it has in its name.
+        assert all(pin[-1].isdigit() for _suite, _mark, pin in (*leaks, *repaired))
+        assert "def step(number)" in leak.program
+        return
+    assert not repaired or [name for name, *_ in repaired] == [name for name, *_ in leaks]
+    if leak.registry is Registry.NPM:
         assert "function step(number)" in leak.program
         return
     assert leak.blamed

@@ -37,6 +37,8 @@ def language(exe: str, *libraries: str) -> str | None:
         ("/usr/lib/erlang/erts-13.1.5/bin/beam.smp", "Erlang"),
         ("/usr/bin/mono-sgen", "Mono"),
         ("/usr/bin/tclsh8.6", "Tcl"),
+        ("/root/.deno/bin/deno", "Deno"),
+        ("/root/.bun/bin/bun", "Bun"),
         ("/usr/sbin/nginx", None),
         ("/opt/perl/perlite", None),
     ],
@@ -58,3 +60,12 @@ def test_its_note_names_the_way_to_more() -> None:
     assert found is not None
     (note,) = found.notes
     assert "+JPperf true" in note
+
+
+def test_what_a_collector_frees_counts_until_then() -> None:
+    """Ruby's objects do; Perl frees an object when nothing refers to it."""
+    ruby, perl = found_in("/usr/bin/ruby3.1"), found_in("/usr/bin/perl")
+    assert ruby is not None
+    assert perl is not None
+    assert [ruby.has_collector, perl.has_collector] == [True, False]
+    assert ["until its garbage collector frees them" in one.notes[0] for one in (ruby, perl)] == [True, False]

@@ -6,7 +6,15 @@ import pytest
 
 from bpfleakd.model.code.stack import Frame, FrameKind
 from bpfleakd.model.site import AllocationKind, SiteKey
-from bpfleakd.tracing.owned_memory import Looks, OwnedGrowth, OwnedMemory, Owner, owner_of
+from bpfleakd.tracing.owned_memory import (
+    Looks,
+    OwnedGrowth,
+    OwnedMemory,
+    Owner,
+    owner_of,
+    why_unconfirmed,
+    why_unconfirmed_pages,
+)
 
 HEAP, MMAP = AllocationKind.HEAP, AllocationKind.MMAP
 MIB = 1 << 20
@@ -132,7 +140,7 @@ def looks(
 
 def judged(owned: OwnedMemory, owner: Owner, growth: OwnedGrowth, seen: Looks, runtime: str = "JVM") -> bool:
     """Whether a site in row 3 is a leak."""
-    owned.judge([(3, owner, growth)], seen, LEAK_AFTER_S, runtime)
+    owned.judge([(3, why_unconfirmed(owner, growth, seen, LEAK_AFTER_S, runtime))])
     return 3 not in owned.unconfirmed
 
 
@@ -195,17 +203,38 @@ def test_a_leak_stays_one_while_it_goes_on() -> None:
     owned, later = OwnedMemory(), OwnedGrowth(30.0, 900.0, 9 * MIB)
     assert judged(owned, Owner.LIBRARY, OwnedGrowth(30.0, 230.0, 9 * MIB), looks(140.0))
     assert judged(owned, Owner.LIBRARY, later, looks(140.0))
-    owned.judge([], looks(140.0), LEAK_AFTER_S, "JVM")
+    owned.judge([])
     assert not judged(owned, Owner.LIBRARY, later, looks(140.0))
 
 
 def test_it_is_announced_when_it_is_confirmed() -> None:
     """Once, and not if it has ended before; sites of other kinds do not wait."""
     owned, growth = OwnedMemory(), OwnedGrowth(30.0, 230.0, 9 * MIB)
-    three, four = ((row, Owner.LIBRARY, growth) for row in (3, 4))
-    owned.judge([three, four], looks(None), LEAK_AFTER_S, "JVM")
+
+    def judge(rows: tuple[int, ...], seen: Looks) -> None:
+        why = why_unconfirmed(Owner.LIBRARY, growth, seen, LEAK_AFTER_S, "JVM")
+        owned.judge((row, why) for row in rows)
+
+    judge((3, 4), looks(None))
     assert owned.announceable([3, 4, 7]) == [7]
-    owned.judge([three], looks(200.0), LEAK_AFTER_S, "JVM")
+    judge((3,), looks(200.0))
     assert owned.announceable([]) == [3]
-    owned.judge([three, four], looks(200.0), LEAK_AFTER_S, "JVM")
+    judge((3, 4), looks(200.0))
     assert owned.announceable([]) == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "gained_bytes", "gained_count", "is_leak"),
+    [
+        (60, 24 * 256 << 10, 24, False),
+        (140, 56 * 256 << 10, 56, True),
+        (60, 1 << 20, 10_000, True),
+        # One block that becomes larger.
+        (60, 1 << 20, 0, False),
+    ],
+)
+def test_pages_of_a_heap_that_is_not_read_must_grow_for_longer(
+    seconds: float, gained_bytes: float, gained_count: float, is_leak: bool
+) -> None:
+    growth = OwnedGrowth(5.0, 5.0 + seconds, gained_bytes, gained_count)
+    assert (why_unconfirmed_pages(growth, LEAK_AFTER_S) is None) == is_leak

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from bpfleakd.model.code.stack import RawStack, Stack
+from bpfleakd.model.code.stack import RawStack, Stack, StackEnd
 from bpfleakd.model.runtimes.managed import ManagedHeap
 from bpfleakd.model.verdict import Verdict
 from bpfleakd.runtimes.runtime import Retained
@@ -82,6 +82,19 @@ def test_sites_are_no_surer_than_the_growth_of_the_heap(confidence: float) -> No
     [largest] = retained_sites(SAMPLED, heap, NoNames(), 1)  # type: ignore[arg-type]
     assert largest.verdict is Verdict.LEAK
     assert largest.confidence == pytest.approx(0.95 * confidence, abs=0.01)
+
+
+def test_a_container_with_a_bound_does_not_leak() -> None:
+    """It fills; unless one without a bound grows at the same place."""
+    heap = a_heap(Verdict.LEAK, 120, 60_000.0, is_read=True)
+    stack = RawStack((1, 2), StackEnd.BOTTOM)
+    cache = Retained("bytes", (), 8_000, 1_000, 800.0, "lru_cache of 1,000", 1, 100.0, 30_000, stack)
+    [site] = retained_sites([cache], heap, NoNames(), 5)  # type: ignore[arg-type]
+    assert site.verdict is Verdict.GROWING
+    assert site.reason == "an lru_cache of 1,000 gains bytes +100/s, up to its bound of 30,000; "
+    both = [cache, replace(cache, bound=None)]
+    [site] = retained_sites(both, heap, NoNames(), 5)  # type: ignore[arg-type]
+    assert site.verdict is Verdict.LEAK
 
 
 def test_a_heap_whose_samples_were_all_of_what_has_died() -> None:

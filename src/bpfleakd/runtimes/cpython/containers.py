@@ -32,7 +32,7 @@ _LEFT_BLOCK = 24
 _DEQUE_FIELDS = 4
 # BLOCKLEN: a block is a link, so many values, and a link.
 _BLOCK_VALUES = 64
-# A deque with sixteen spare blocks of its own has 216 bytes, others have 80.
+# A deque that keeps its own sixteen spare blocks has 216 bytes, others have 80.
 _OWN_BLOCKS_MIN_BYTES = 200
 
 

@@ -20,6 +20,7 @@ from msgspec import Struct
 from bpfleakd.runtimes.cpython.containers import Container
 
 _RISES_MIN = 4
+READINGS_MIN = _RISES_MIN + 1
 _RISES_SHARE = 0.6
 # After this many readings without an increase, growth has stopped.
 _STILL_MAX = 3

@@ -32,7 +32,7 @@ class HeapRequest(Struct, frozen=True):
 
     The process is stopped for at most `stop_s`; with 0 it keeps running, and objects that are not found twice
     are left out. `large`: includes objects of more than 512 bytes. `watched`: containers for which the types
-    of values are wanted.
+    of values and the bound are wanted.
     """
 
     target: HeapTarget
@@ -43,12 +43,16 @@ class HeapRequest(Struct, frozen=True):
 
 
 class HeapReading(Struct, frozen=True):
-    """Types with bytes and count, most bytes first; the largest containers; types of values by container."""
+    """Types with bytes and count, most bytes first, and the largest containers.
+
+    `value_types` are the types of values by container, `bounds` the most values that it can have.
+    """
 
     live_bytes: int
     counts: tuple[tuple[str, int, int], ...]
     containers: tuple[Container, ...]
     value_types: dict[int, tuple[str, ...]]
+    bounds: dict[int, int]
     stopped_s: float
     took_s: float
 

@@ -19,6 +19,7 @@ from bpfleakd.kernel.child import serve
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.process.stopper import Held, hold
+from bpfleakd.runtimes.cpython.bounds import bound_of
 from bpfleakd.runtimes.cpython.containers import Container, containers_in, value_types
 from bpfleakd.runtimes.cpython.heap_reading import HeapReading, HeapRequest
 from bpfleakd.runtimes.cpython.large_objects import large_objects
@@ -140,16 +141,23 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
         if wanted.large:
             heap.note_large()
         containers = heap.largest_containers()
-        watched = set(wanted.watched)
-        values = {
-            one.address: tuple(value_types(memory, wanted.target.layout, heap.names, one))
-            for one in containers
-            if one.address in watched
-        }
+        layout, watched = wanted.target.layout, set(wanted.watched)
+        chosen = [one for one in containers if one.address in watched]
+        values = {one.address: tuple(value_types(memory, layout, heap.names, one)) for one in chosen}
+        bounds = ((one.address, bound_of(memory, layout, heap.names, one)) for one in chosen)
+        known_bounds = {address: bound for address, bound in bounds if bound is not None}
     counts = tuple((name, size, heap.counts[name]) for name, size in heap.type_bytes.most_common(_TYPES_MAX))
     # Its own processor time, whatever else the processor does.
     took_s = time.process_time()
-    reading = HeapReading(heap.live_bytes, counts, tuple(containers), values, stopped_s, took_s)
+    reading = HeapReading(
+        live_bytes=heap.live_bytes,
+        counts=counts,
+        containers=tuple(containers),
+        value_types=values,
+        bounds=known_bounds,
+        stopped_s=stopped_s,
+        took_s=took_s,
+    )
     reply: dict[str, Any] = msgspec.to_builtins(reading)
     return reply
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 
 class InstructionKind(IntEnum):
-    """How a frame gives its current instruction. bpf/abi.h enum python_instruction."""
+    """How a frame gives its current instruction. bpf/abi_python.h enum python_instruction."""
 
     BYTES = 0  # the offset in the bytecode, in bytes (3.9)
     UNITS = 1  # the offset in instructions of two bytes (3.10)
@@ -24,7 +24,7 @@ class InstructionKind(IntEnum):
 
 
 class EntryKind(IntEnum):
-    """Where the frames of one native evaluation loop end. bpf/abi.h enum python_entry."""
+    """Where the frames of one native evaluation loop end. bpf/abi_python.h enum python_entry."""
 
     EACH = 0  # every frame has a native one (3.9, 3.10)
     FLAG = 1  # at a frame whose `entry` byte is not 0 (3.11)
@@ -42,6 +42,7 @@ class CPythonLayout(Struct, frozen=True):
     version: tuple[int, int]
     interpreters_head: int
     interpreter_next: int
+    interpreter_gc: int
     threads_head: int
     thread_next: int
     thread_id: int
@@ -79,6 +80,7 @@ _3_10 = CPythonLayout(
     version=(3, 10),
     interpreters_head=32,
     interpreter_next=0,
+    interpreter_gc=616,
     threads_head=8,
     thread_next=8,
     thread_id=176,
@@ -104,6 +106,7 @@ _3_11 = CPythonLayout(
     version=(3, 11),
     interpreters_head=40,
     interpreter_next=0,
+    interpreter_gc=648,
     threads_head=16,
     thread_next=8,
     thread_id=160,
@@ -132,6 +135,7 @@ _TABLE = {
     (3, 12): replace(
         _3_11,
         version=(3, 12),
+        interpreter_gc=112,
         threads_head=72,
         thread_id=144,
         current_state=0,
@@ -198,6 +202,7 @@ def stated_layout(head: bytes) -> tuple[CPythonLayout | None, bool]:
         version=version,
         interpreters_head=at["runtime.interpreters_head"],
         interpreter_next=at["interpreter.next"],
+        interpreter_gc=at["interpreter.gc"],
         threads_head=at["interpreter.threads_head"],
         thread_next=at["thread.next"],
         thread_id=at["thread.native_thread_id"],

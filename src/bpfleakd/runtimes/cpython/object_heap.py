@@ -1,7 +1,10 @@
 """The object heap of one process over time: its used memory, and the containers that make it grow.
 
-Python counts references, so used memory is live memory, except for cycles that wait for the collector. The
-heap is read by a child (`heap_reading`), which costs the process nothing and the daemon some tenths of a
+Python counts references, so used memory is live memory, except for cycles that wait for the collector. What
+grows is no such garbage if a container gains values, if a full collection has come since the last reading, or
+if none is expected within ten minutes of watching: then it stays.
+
+The heap is read by a child (`heap_reading`), which costs the process nothing and the daemon some tenths of a
 second of a processor: while it may grow every twelfth of the time watched, else once a minute, and never so
 often that its readings take more than a twelfth of a processor, and those of all processes a quarter. One
 process is read at a time; the one that has been due for longest is next.
@@ -16,13 +19,15 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import structlog
 
 from bpfleakd import errors
 from bpfleakd.model.code.stack import RawStack
-from bpfleakd.runtimes.cpython.growing import GrowingContainer, GrowingContainers
+from bpfleakd.runtimes.cpython.collector import CollectorLooks, CollectorState
+from bpfleakd.runtimes.cpython.growing import READINGS_MIN, GrowingContainer, GrowingContainers
 from bpfleakd.runtimes.cpython.heap_reading import (
     HeapReading,
     HeapRequest,
@@ -32,7 +37,7 @@ from bpfleakd.runtimes.cpython.heap_reading import (
     started,
 )
 from bpfleakd.runtimes.cpython.turns import ReadingTurns
-from bpfleakd.runtimes.runtime import LiveHeap, Retained, TypeCount
+from bpfleakd.runtimes.runtime import CYCLES_WAIT_MAX_S, CycleGarbage, LiveHeap, Retained, TypeCount
 
 log = structlog.get_logger()
 
@@ -52,21 +57,34 @@ _SHOWN_MAX = 20
 _FAILURES_MAX = 3
 _TYPES_MAX = 200
 
+_T = TypeVar("_T")
+
 
 class ObjectHeap:
-    """Readings of one heap since `watched_since_ns`. Implements LiveHeapSource and RetainedSource.
+    """Readings of one heap since `watched_since_ns`. Implements LiveHeapSource, HolderSource, CycleCollected.
 
     `turns` are shared by all processes.
     """
 
-    def __init__(self, target: HeapTarget, now_ns: int, turns: ReadingTurns) -> None:
+    def __init__(
+        self,
+        target: HeapTarget,
+        collector: Callable[[], CollectorState | None],
+        now_ns: int,
+        turns: ReadingTurns,
+    ) -> None:
         self.failure: str | None = None
         self.watched_since_ns: int | None = now_ns
         self._target = target
+        self._collector = collector
         self._turns = turns
         self._due_ns = now_ns
         self._growing = GrowingContainers()
+        self._looks = CollectorLooks()
+        self._looks_due_ns = now_ns
+        self._seen_collections = 0
         self._values: dict[int, tuple[str, ...]] = {}
+        self._bounds: dict[int, int] = {}
         # By container: the table that was charged, and its stack.
         self._stacks: dict[int, tuple[int, RawStack]] = {}
         self._new: list[LiveHeap] = []
@@ -89,7 +107,10 @@ class ObjectHeap:
         self._is_wanted = wanted
 
     def refresh(self, now_ns: int) -> None:
-        """Process a finished reading, and start one that is due."""
+        """Process a finished reading, and start one that is due; look at the collector, which is cheap."""
+        if now_ns >= self._looks_due_ns and self.failure is None:
+            self._looks_due_ns = now_ns + _SHORTEST_NS
+            self._look(now_ns)
         if self._thread is not None:
             if self._thread.is_alive():
                 return
@@ -128,6 +149,11 @@ class ObjectHeap:
             one for one in found if not _WEAK.match(one.type) or keeping < _AS_FAST * one.growth_bytes_per_s
         ]
 
+    @property
+    def cycles(self) -> CycleGarbage:
+        """What the collector has looked at."""
+        return CycleGarbage(self._looks.looked_ns, self._looks.due_s(), self._count >= READINGS_MIN)
+
     def close(self) -> None:
         """End a running or waiting reading, without waiting for it."""
         self._is_closed = True
@@ -142,16 +168,21 @@ class ObjectHeap:
         types = Counter(self._values[at][0] for at in addresses if self._values.get(at))
         size, growth_per_s = sum(one.container.size for one in group), sum(one.growth_per_s for one in group)
         _table, stack = self._stacks.get(addresses[0], (0, None))
-        several = f"{len(group):,} {kind}s with {size:,} values"
+        # Only the dicts of functools.lru_cache show a bound.
+        bounds = [self._bounds.get(at) for at in addresses]
+        bound = sum(one for one in bounds if one) if all(bounds) else None
+        noun = "lru_cache" if bound is not None and kind == "dict" else kind
+        several = f"{len(group):,} {noun}s with {size:,} values"
         return Retained(
             type=types.most_common(1)[0][0] if types else "object",
             stack=(),
             live_bytes=8 * size,
             samples=size,
             growth_bytes_per_s=8 * growth_per_s,
-            container=f"{kind} of {size:,}" if len(group) == 1 else several,
+            container=f"{noun} of {size:,}" if len(group) == 1 else several,
             container_count=len(group),
             growth_per_s=growth_per_s,
+            bound=bound,
             raw_stack=stack,
         )
 
@@ -165,13 +196,17 @@ class ObjectHeap:
             self._count += 1
             took_s = reading.took_s
             types = tuple(TypeCount(*one) for one in reading.counts[:_TYPES_MAX])
-            self._new.append(LiveHeap(at_ns, reading.live_bytes, self._count, is_reading=True, types=types))
             self._growing.take(at_ns / _NS_PER_S, reading.containers)
             here = {one.address for one in reading.containers}
-            self._values = {
-                at: names for at, names in self._values.items() if at in here
-            } | reading.value_types
-            self._stacks = {at: stack for at, stack in self._stacks.items() if at in here}
+            self._values = _kept(self._values, here) | reading.value_types
+            self._bounds = _kept(self._bounds, here) | reading.bounds
+            self._stacks = _kept(self._stacks, here)
+            is_full = self._is_collected() or not self._may_be_garbage((at_ns - since_ns) / _NS_PER_S)
+            self._new.append(
+                LiveHeap(
+                    at_ns, reading.live_bytes, self._count, is_full=is_full, is_reading=True, types=types
+                )
+            )
         else:
             self._failures += 1
             if self._failures >= _FAILURES_MAX:
@@ -179,6 +214,23 @@ class ObjectHeap:
         pause_ns = (now_ns - since_ns) // _PARTS if self._is_wanted else _LONGEST_NS
         pause_ns = min(max(pause_ns, _SHORTEST_NS), _LONGEST_NS)
         self._due_ns = now_ns + max(pause_ns, round(took_s / _TIME_SHARE * _NS_PER_S))
+
+    def _look(self, now_ns: int) -> None:
+        try:
+            state = self._collector()
+        except OSError:
+            state = None
+        self._looks.take(now_ns, state)
+
+    def _is_collected(self) -> bool:
+        """Whether a full collection has come since the last reading."""
+        seen, self._seen_collections = self._seen_collections, self._looks.count
+        return self._looks.count > seen
+
+    def _may_be_garbage(self, watched_s: float) -> bool:
+        """Whether what grows may be cycles that a full collection will soon free."""
+        is_held = any(one.container.address not in self._bounds for one in self._growing.growing())
+        return not is_held and watched_s + self._looks.due_s() <= CYCLES_WAIT_MAX_S
 
     def _read(self) -> None:
         """Runs in a separate thread."""
@@ -202,3 +254,7 @@ class ObjectHeap:
             log.exception("python-heap.not-read", pid=self._target.pid)
         finally:
             self._child = None
+
+
+def _kept(known: Mapping[int, _T], addresses: set[int]) -> dict[int, _T]:
+    return {address: value for address, value in known.items() if address in addresses}

@@ -4,7 +4,9 @@ A block of a pool begins with an object, or with the collector's header (PyGC_He
 with 16 bytes more before that (the pointers to __dict__ and weak references). So the pointer to the type is
 one of three words. It is recognized by its target, a type object, and by the word before it, a count of
 references. A block without such a word is memory that an object owns: the table of a dict, the items of a
-list.
+list. Such memory may end with what was there before, for example the pointer to a type, behind a pointer that
+looks like a count of references, since an interpreter that is not position-independent has `None` at a small
+address. So a block that is too small for the type has no object of it.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ _BASES_MAX = 16
 _BASICSIZE_MAX = 1 << 20
 _NAME_MAX_BYTES = 256
 _TYPE_WORDS = (1, 3, 5)
-_COUNT_MASK = np.uint64(0xFFFFFFFF)
+_COUNT_MASK, _UNUSED_MASK = np.uint64(0xFFFFFFFF), np.uint64(0xFFFF00000000)
 # More than large programs have. So many take 5 s of a processor, and twice as many more than twice that.
 _TYPES_MAX = 50_000
 
@@ -91,6 +93,7 @@ class TypeNames:
         self._kinds: dict[int, str | None] = {}
         self._metatypes: dict[int, bool] = {}
         self._object_bytes: dict[int, tuple[int, int]] = {}
+        self._least: dict[int, int] = {}
 
     def objects_in(self, pools: Pools) -> Objects:
         """The live blocks of these pools as objects."""
@@ -101,7 +104,10 @@ class TypeNames:
                 break
             is_new = (objects.types == 0) & self.are_counts(pools.column(word - 1))
             candidates = np.where(is_new, pools.column(word), np.uint64(0))
-            found = np.isin(candidates, self._types_among(np.unique(candidates[is_new])))
+            types = self._types_among(np.unique(candidates[is_new]))
+            room_bytes = pools.block_bytes - 8 * (word - 1)
+            fit = [one for one in types.tolist() if self._least_bytes(one) <= room_bytes]
+            found = np.isin(candidates, np.array(fit, np.uint64))
             objects.types[found] = candidates[found]
             objects.at[found] = word
         return objects
@@ -131,9 +137,10 @@ class TypeNames:
 
     def are_counts(self, words: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Which of these words may be counts of references."""
-        counted: NDArray[np.bool_] = (words & _COUNT_MASK) != 0
-        # 3.14 has flags in the upper half.
-        return counted if self._layout.version >= (3, 14) else counted & (words >> np.uint64(32) == 0)
+        # 3.14 has flags in the highest 16 bits. A pointer, such as that of a free list, has others.
+        unused = _UNUSED_MASK if self._layout.version >= (3, 14) else ~_COUNT_MASK
+        counted: NDArray[np.bool_] = ((words & _COUNT_MASK) != 0) & ((words & unused) == 0)
+        return counted
 
     def _read_name(self, address: int) -> str | None:
         if address % 8 or not self._is_metatype(self._memory.word(address + _OB_TYPE)):
@@ -174,6 +181,17 @@ class TypeNames:
             basic_bytes = self._memory.word(address + _TP_BASICSIZE)
             self._object_bytes[address] = basic_bytes, self._memory.word(address + _TP_ITEMSIZE)
         return self._object_bytes[address]
+
+    def _least_bytes(self, address: int) -> int:
+        """The bytes of the smallest object of a type."""
+        if address not in self._least:
+            try:
+                # A compact str is smaller than the structure of its type.
+                is_text = self._memory.word(address + _TP_FLAGS) & _FLAG_TEXT
+                self._least[address] = self._layout.ascii_bytes if is_text else self._sizes(address)[0]
+            except OSError:
+                self._least[address] = 0
+        return self._least[address]
 
     def basic_bytes(self, type_address: int) -> int:
         """The bytes of an object of a type, without a variable part. Raises OSError."""

@@ -18,6 +18,7 @@ from bpfleakd.process.proc_text import status_fields
 from bpfleakd.process.process import ProcessInfo
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.cpython.code_object import CodeObjectReader
+from bpfleakd.runtimes.cpython.collector import read_collector
 from bpfleakd.runtimes.cpython.frames import ArenaCode, PythonFrames
 from bpfleakd.runtimes.cpython.heap_reading import HeapTarget
 from bpfleakd.runtimes.cpython.interpreter import (
@@ -73,7 +74,8 @@ class CPython:
         self.frames = PythonFrames(reader, f"python{self.version}", walk, arena)
         target = HeapTarget(pid, found.layout, found.types)
         self.types = PythonTypes(target)
-        self.live_heap = self.allocations = ObjectHeap(target, time.monotonic_ns(), _turns)
+        collector = partial(read_collector, memory, found.layout, found.runtime)
+        self.live_heap = self.allocations = ObjectHeap(target, collector, time.monotonic_ns(), _turns)
 
     @property
     def notes(self) -> Sequence[str]:

@@ -8,7 +8,7 @@ from bpfleakd.model.code.python_walk import PythonWalk
 from bpfleakd.runtimes.cpython.interpreter import Interpreter
 from bpfleakd.runtimes.cpython.layout import CPythonLayout, EntryKind
 
-# struct python of bpf/abi.h has 16 bits for an offset, and the walker reads this much of a frame at most.
+# struct python of bpf/abi_python.h has 16 bits for an offset; the walker reads this much of a frame at most.
 _OFFSET_MAX = 0xFFFE
 _FRAME_BYTES_MAX = 128
 # Names that the layout and the walker share.

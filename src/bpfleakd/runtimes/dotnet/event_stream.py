@@ -1,9 +1,9 @@
 """A session that stays open. A helper reads it, and each tick processes the helper's answers.
 
 Rules:
-- It is opened in a thread of its own; reading never waits.
-- A stream that ends is started again after a pause. After some failures it is given up; one that cannot be
-  read is given up at once. Earlier failures are forgotten when a stream has worked for some time.
+- A separate thread opens it; reading never waits.
+- A stream that ends is started again after a pause, but not after several failures; one that cannot be read
+  is not started again. Earlier failures are forgotten when a stream has worked for some time.
 - To end it, closing is enough: the helper ends, and the runtime ends the session at its next event.
 """
 

@@ -1,12 +1,12 @@
 """Names for the methods of a .NET process, requested when a stack has code without a name.
 
 Rules:
-- A look is a rundown, made in a thread of its own: nothing waits for it. There is one at a time. Lines come
+- A look is a rundown in a separate thread: nothing waits for it. There is one at a time. Lines come
   after the names, because opening files may take long.
 - The first look is made at once, a later one when code without a name was met. Looks are `_PAUSE_NS` apart,
   and further if the last one gave no name to what was met: stubs have none.
 - A process that has just started is not asked: .NET Core 3.1 may lock up if a session ends during its start
-  (dotnet/runtime#51579). One that does not answer is given up after some attempts.
+  (dotnet/runtime#51579). After several attempts without an answer, no more are made.
 - Code that was freed keeps its name until other code takes its place.
 """
 

@@ -33,7 +33,7 @@ _BUCKETS_CHECKED, _STACKS_CHECKED = 1000, 100
 # A stack may begin in C code, or in code generated at run time.
 _STRANGE_SHARE = 0.2
 _INSTEAD = "its own heap profile, if it serves one (/debug/pprof/heap), shows its live memory"
-# Where a library with a runtime of its own begins (runtime/rt0_linux_amd64.s); no other program has it.
+# Where a library with its own runtime begins (runtime/rt0_linux_amd64.s); no other program has it.
 _LIBRARY_START = "_rt0_amd64_linux_lib"
 _PLUGINS_MAX = _LIBRARIES_MAX = 64
 _FILES_MAX = 4096

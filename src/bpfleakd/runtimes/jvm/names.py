@@ -27,7 +27,7 @@ _ADDRESSES_MAX = 65_536
 _METHODS_MAX = 32_768
 _BLOB_NAMES_MAX = 4_096
 _NAME_MAX_BYTES = 64
-# Of what is known of a process: a method has 1 KB or so.
+# Of all that is stored for a process: a method takes 1 KB or so.
 _KNOWN_MAX_BYTES = 16 << 20
 # Of a frame whose method is gone, or is not what it was.
 _UNNAMED = Method("Java method")

@@ -1,7 +1,7 @@
 """Whether a Node.js program handles a signal itself, read from the handles of its main event loop.
 
-Node.js opens its inspector on SIGUSR1, unless the program has a handler of its own (process.on): then libuv
-has replaced Node's, and the signal would run the program's. The kernel does not distinguish handlers.
+Node.js opens its inspector on SIGUSR1, unless the program has its own handler (process.on): then libuv has
+replaced Node's, and the signal would run the program's. The kernel does not distinguish handlers.
 
 libuv keeps a pointer to the main loop, which `uv_default_loop` returns, and the loop a ring of its handles.
 Their layout is equal in all versions 1.x of libuv, whose structures are its ABI (include/uv.h).

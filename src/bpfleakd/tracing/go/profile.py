@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from bpfleakd.analysis.fingerprint import fingerprint
@@ -289,5 +290,10 @@ def without_guesses(stack: Stack) -> Stack:
     for place, frame in enumerate(stack.frames):
         if frame.function and _TO_C.fullmatch(frame.function):
             end = place + 1
-            return Stack(stack.frames[:end], stack.build_ids[:end], StackEnd.GO_STACK)
+            return replace(
+                stack,
+                frames=stack.frames[:end],
+                build_ids=stack.build_ids[:end],
+                truncated=StackEnd.GO_STACK,
+            )
     return stack

@@ -7,21 +7,27 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from msgspec.structs import replace
 
 from bpfleakd.model.code.stack import RawStack, StackEnd
-from bpfleakd.process.mappings import read_mappings
-from bpfleakd.process.process import read_process
+from bpfleakd.runtimes.cpython.collector import CollectorState
 from bpfleakd.runtimes.cpython.containers import Container
 from bpfleakd.runtimes.cpython.heap_reading import HeapTarget
 from bpfleakd.runtimes.cpython.object_heap import ObjectHeap
-from bpfleakd.runtimes.cpython.runtime import detect_cpython
 from bpfleakd.runtimes.cpython.turns import ReadingTurns
+from bpfleakd.runtimes.runtime import CycleGarbage
 from tests.unit.waiting import until
+
+from .interpreters import target_of
 
 PROGRAM = "print('ready', flush=True); input()"
 # Due long ago.
 LONG_AGO_NS = 0
 LATER_NS = 10**18
+
+
+def no_collector() -> None:
+    """Nothing is known of it."""
 
 
 @pytest.fixture
@@ -32,11 +38,7 @@ def target() -> Iterator[HeapTarget]:
         try:
             assert child.stdout
             child.stdout.readline()
-            found = detect_cpython(read_process(child.pid), read_mappings(child.pid))
-            assert found is not None
-            assert found.types is not None
-            found.close()
-            yield found.types._target
+            yield target_of(child.pid)
         finally:
             child.kill()
 
@@ -44,7 +46,7 @@ def target() -> Iterator[HeapTarget]:
 def test_a_heap_that_waits_for_its_turn(target: HeapTarget) -> None:
     """A closed heap neither waits nor reads, however long the previous one takes; another one then reads."""
     turns = ReadingTurns()
-    closed, other = (ObjectHeap(target, LONG_AGO_NS, turns) for _ in range(2))
+    closed, other = (ObjectHeap(target, no_collector, LONG_AGO_NS, turns) for _ in range(2))
     with turns.turn(lambda: True):
         for heap in (closed, other):
             assert not heap.read(LATER_NS)
@@ -60,7 +62,7 @@ def test_a_heap_that_waits_for_its_turn(target: HeapTarget) -> None:
 
 def test_many_containers_of_one_site_are_summed(target: HeapTarget) -> None:
     """Three hundred lists that one function fills, a few values a second each; and a deque of another."""
-    heap = ObjectHeap(target, LATER_NS, ReadingTurns())
+    heap = ObjectHeap(target, no_collector, LATER_NS, ReadingTurns())
     lists = range(0x1000, 0x1000 + 300)
     for at_s in range(8):
         found = [Container(one, "list", 200 + 20 * at_s, one * 0x100 + at_s) for one in lists]
@@ -90,10 +92,34 @@ def test_many_containers_of_one_site_are_summed(target: HeapTarget) -> None:
     heap.close()
 
 
+def test_growth_that_may_be_garbage(target: HeapTarget) -> None:
+    """While a full collection is soon expected, and no container without a bound gains values."""
+    state = CollectorState(True, 0, 3, threshold=10, since_full=0, objects=40_000, pending=0)
+    later = replace(state, middle_count=5, since_full=5, pending=5_000)
+    states = [state, later, replace(state, full_count=4)]
+    heap = ObjectHeap(target, lambda: states.pop(0), 0, ReadingTurns())
+    for at_s in (10, 60, 110):
+        heap._look(at_s * 1_000_000_000)
+        assert heap._may_be_garbage(at_s + 300.0)
+        # Six more collections of the middle generation take 60 s.
+        assert heap._may_be_garbage(580.0) is (at_s != 60)
+        assert heap._is_collected() is (at_s == 110)
+        assert not heap._is_collected(), "each counts once"
+    assert heap.cycles == CycleGarbage(60_000_000_000, 0.0, knows_containers=False)
+    for at_s in range(8):
+        heap._growing.take(float(at_s), [Container(0x1000, "deque", 100 + 90 * at_s, 0x2000 + at_s)])
+    heap._bounds = {0x1000: 9_000}
+    assert heap._may_be_garbage(100.0)
+    assert [(one.bound, one.container) for one in heap.retained()] == [(9_000, "deque of 730")]
+    heap._bounds = {}
+    assert not heap._may_be_garbage(100.0)
+    heap.close()
+
+
 @pytest.mark.parametrize("name", ["weakref", "weakref.ReferenceType", "weakref.KeyedRef"])
 def test_a_set_of_weak_references_keeps_nothing(target: HeapTarget, name: str) -> None:
     """It refers to objects that others keep; if there is no other, it is all that is known."""
-    heap = ObjectHeap(target, LATER_NS, ReadingTurns())
+    heap = ObjectHeap(target, no_collector, LATER_NS, ReadingTurns())
     for at_s in range(8):
         sizes = {0x1000: 1_000 + 90 * at_s, 0x2000: 1_001 + 90 * at_s}
         heap._growing.take(float(at_s), [Container(one, "set", size, one + 8) for one, size in sizes.items()])

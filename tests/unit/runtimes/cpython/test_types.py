@@ -19,9 +19,10 @@ from bpfleakd.process.process import read_process
 from bpfleakd.runtimes.cpython.heap_reading import HeapReading, HeapRequest
 from bpfleakd.runtimes.cpython.heap_worker import main
 from bpfleakd.runtimes.cpython.pools import find_pools, pool_bytes, read_pools
-from bpfleakd.runtimes.cpython.runtime import CPython, detect_cpython
+from bpfleakd.runtimes.cpython.runtime import detect_cpython
 
 from ...waiting import until
+from .interpreters import target_of
 
 COUNT = 4_999
 # /proc/PID/syscall of a process that waits in read(2): it makes no objects meanwhile.
@@ -49,6 +50,9 @@ class Meta(type):
 class Special(metaclass=Meta):
     pass
 
+class Gone:
+    __slots__ = ("one", "other", "third", "fourth")
+
 NAMES = ("Customer", "Price", "Point", "Special", "complex")
 count = int(sys.argv[1])
 kept = []
@@ -62,6 +66,10 @@ for _ in range(count):
 gone = [Price(number) for number in range(count)]
 del gone[::2]
 gc.collect()
+# The memory of these objects becomes that of lists, each with one pointer in front of what was there.
+former = [Gone() for _ in range(20 * count)]
+del former
+rows = [[None] for _ in range(20 * count)]
 def made():
     types = collections.Counter(type(one).__qualname__ for one in kept + gone)
     types["large"] = sum(sys.getsizeof(one) > 512 for group in big for one in group)
@@ -88,18 +96,9 @@ def program(tmp_path: Path) -> Iterator[tuple[int, dict[str, int]]]:
             child.kill()
 
 
-def runtime_of(pid: int) -> CPython:
-    found = detect_cpython(read_process(pid), read_mappings(pid))
-    assert found is not None
-    return found
-
-
 def reading_of(pid: int, **options: object) -> HeapReading:
     """As the child makes it."""
-    runtime = runtime_of(pid)
-    assert runtime.types is not None
-    request = HeapRequest(runtime.types._target, **options)  # type: ignore[arg-type]
-    runtime.close()
+    request = HeapRequest(target_of(pid), **options)  # type: ignore[arg-type]
     return msgspec.convert(main(asdict(request)), HeapReading, strict=False)
 
 
@@ -115,6 +114,7 @@ def test_every_object_is_counted(program: tuple[int, dict[str, int]], options: d
         size, count = counted[name if name == "complex" else f"__main__.{name}"]
         assert count == made[name]
         assert size >= count * 24
+    assert "__main__.Gone" not in counted
     assert counted["str"][1] >= COUNT
     assert reading.live_bytes == sum(size for size, _count in counted.values())
 

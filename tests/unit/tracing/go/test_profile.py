@@ -259,8 +259,9 @@ def test_a_stack_of_c_ends_where_go_called_it() -> None:
     """The goroutine's stack is another one, which the walk does not find."""
     functions = ("malloc", "leak", "runtime.asmcgocall.abi0", "runtime.park_m", None)
     frames = tuple(Frame(name, "shop", 1, None, 1, FrameKind.NATIVE) for name in functions)
-    stack = Stack(frames, (None,) * 5, None)
+    stack = Stack(frames, (None,) * 5, None, pending=True)
     cut = without_guesses(stack)
+    assert cut.pending
     assert [frame.function for frame in cut.frames] == list(functions[:3])
     assert len(cut.build_ids) == 3
     assert cut.truncated is StackEnd.GO_STACK

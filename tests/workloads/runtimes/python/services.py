@@ -7,6 +7,7 @@ WHAT is the name of a function below. Prints its pid.
 
 import asyncio
 import collections
+import functools
 import os
 import sys
 import threading
@@ -18,6 +19,8 @@ seen = set()
 recent = collections.deque()
 handlers = []
 bounded = collections.OrderedDict()
+log = collections.deque(maxlen=1_000_000)
+pages = collections.deque()
 
 
 class Order:
@@ -59,6 +62,26 @@ def cache_page(number):
     bounded[number] = Order(number)
     while len(bounded) > 3000:
         bounded.popitem(last=False)
+
+
+@functools.lru_cache(maxsize=1_000_000)
+def fill_cache(number):
+    """A cache that is full in an hour."""
+    return bytes(600) + str(number).encode()
+
+
+def fill_log(number):
+    """A log that is full in an hour."""
+    log.append(bytes(600) + str(number).encode())
+
+
+def drop_cycles(number):
+    """Pages that refer to themselves, and are old when they are dropped: a full collection frees them."""
+    page = Order(number)
+    page.page, page.content = page, bytes(600)
+    pages.append(page)
+    if len(pages) > 5_000:
+        pages.popleft()
 
 
 def churn(number):
