@@ -26,7 +26,7 @@ _FILES = (
     ("/usr/share/doc/bpfleakd", "all documents; start with README.md"),
 )
 _ENVIRONMENT = (
-    ("BPFLEAKD_SOCKET", "the daemon's socket, unless --socket is given"),
+    ("BPFLEAKD_SOCKET", "the daemon's socket, unless --socket names one"),
     ("NO_COLOR, TERM", "whether and how output is coloured"),
     ("COLUMNS", "the width of tables in a pipe or a file"),
 )

@@ -26,6 +26,7 @@ LEAVES = (
     "paths",
     "pid_namespace",
     "private_directory",
+    "ranges",
     "turns",
 )
 

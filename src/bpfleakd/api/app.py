@@ -331,7 +331,7 @@ def _route(path: str, method: str, handler: Handler) -> Route:
             return await handler(request)
         except errors.BpfleakdError as error:
             if method != "GET":
-                # Whoever reads who asked for something wants to know what became of it.
+                # The log has the request and its user; it needs the outcome, too.
                 log.info("api.not-done", path=request.path, reason=error.message)
             return error_answer(status_of(error), error.code, error.message, error.hint)
         except Exception:

@@ -70,8 +70,9 @@ class StoreProcess(argparse.Action):
     ) -> None:
         if values is None:
             return
-        if getattr(namespace, self.dest, None) not in (None, values):
-            raise argparse.ArgumentError(self, "name one process")
+        named = getattr(namespace, self.dest, None)
+        if named not in (None, values):
+            raise argparse.ArgumentError(self, f"name one process, not both {named} and {values}")
         setattr(namespace, self.dest, values)
 
 

@@ -7,18 +7,18 @@ exit codes.
 from __future__ import annotations
 
 import argparse
-import difflib
+import errno
 import importlib
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from bpfleakd import __version__
 from bpfleakd.cli.arguments import socket_from_environment
 from bpfleakd.cli.examples import add_examples
-from bpfleakd.errors import BpfleakdError, ConfigError
+from bpfleakd.cli.suggesting_parser import SuggestingParser
+from bpfleakd.errors import BpfleakdError, ConfigError, OutputFailed
 from bpfleakd.paths import DEFAULT_SOCKET_PATH
 from bpfleakd.printable import printable
 
@@ -47,10 +47,13 @@ _COMMANDS = (
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
     words = sys.argv[1:] if argv is None else argv
+    _open_what_is_closed()
     try:
         if not words:
             make_parser().print_help(sys.stderr)
@@ -74,9 +77,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
-        # The reader has closed the pipe (`| head`). Python would complain when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader has closed the pipe (`| head`).
+        _discard_output()
         return _BROKEN_PIPE
+    except OSError as error:
+        # Standard output is a file on a full disk: all other errors of files are translated where they occur.
+        if error.errno not in _FULL:
+            raise
+        _discard_output()
+        print(f"bpfleakctl: cannot write the output: {error.strerror}", file=sys.stderr)
+        return OutputFailed.exit_code
+
+
+def _open_what_is_closed() -> None:
+    """Open the streams that the caller has closed (`>&-`): Python has none then. The output is dropped."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+
+
+def _discard_output() -> None:
+    """Python would write the rest when it exits, fail, and complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _pid_of_name(arguments: argparse.Namespace) -> int:
@@ -102,7 +124,7 @@ def _needed(words: Sequence[str]) -> Sequence[str]:
 
 def make_parser(names: Sequence[str] = _COMMANDS) -> argparse.ArgumentParser:
     """Return the parser of all commands, or only of those that are named."""
-    parser = _Parser(
+    parser = SuggestingParser(
         prog="bpfleakctl",
         description="Query and control bpfleakd, which finds memory leaks in running programs.",
     )
@@ -118,29 +140,6 @@ def make_parser(names: Sequence[str] = _COMMANDS) -> argparse.ArgumentParser:
         _add_socket(command_parser, argparse.SUPPRESS)
         add_examples(command_parser, name, command.HELP)
     return parser
-
-
-class _Parser(argparse.ArgumentParser):
-    """Suggests similar commands or options."""
-
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
-            meant = _meant(str(value), action.choices) or f"; the commands are {', '.join(action.choices)}"
-            raise argparse.ArgumentError(None, f"there is no command {str(value)!r}{meant}")
-        super()._check_value(action, value)
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        parsed, rest = super().parse_known_args(args, namespace)
-        for word in rest:
-            option = word.partition("=")[0]
-            if option.startswith("--") and (meant := _meant(option, self._option_string_actions)):
-                self.error(f"there is no option {option}{meant}")
-        return parsed, rest
-
-
-def _meant(word: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(word, known, n=1)
-    return f": did you mean {close[0]}?" if close else ""
 
 
 def _add_socket(parser: argparse.ArgumentParser, default: Path | str) -> None:

@@ -15,6 +15,7 @@ import msgspec
 
 from bpfleakd import __version__
 from bpfleakd.cli.arguments import pid, socket_from_environment
+from bpfleakd.cli.suggesting_parser import SuggestingParser
 from bpfleakd.config import Config, MatchConfig, RuleConfig
 from bpfleakd.config_file import DEFAULT_CONFIG_PATH, load_config
 from bpfleakd.errors import BpfleakdError, ConfigError
@@ -41,6 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _cleaned_up(config, arguments.unless_restarting)
         if argv is None:
             restart_with_malloc()
+            # Else numpy starts threads for linear algebra, here and in each child: half of its start-up.
+            os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         # The loader works while everything else is imported: both take most of a second.
         start_ahead(_LOADER)
         with _without_collector():
@@ -72,7 +75,7 @@ def _without_collector() -> Iterator[None]:
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the daemon's command line."""
-    parser = argparse.ArgumentParser(
+    parser = SuggestingParser(
         prog="bpfleakd", description="Daemon that finds memory leaks in running programs."
     )
     parser.add_argument(

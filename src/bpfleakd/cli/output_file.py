@@ -27,8 +27,6 @@ def add_output(parser: argparse.ArgumentParser, example: str) -> None:
 def write_output(name: str, content: bytes) -> None:
     """Write to the file `name`, or to standard output for "-". Raises OutputFailed."""
     if name == STANDARD_OUTPUT:
-        if sys.stdout.isatty() and b"\0" in content:
-            raise OutputFailed("refusing to write a binary format to a terminal", "use -o FILE, or a pipe")
         sys.stdout.buffer.write(content)
         return
     path = Path(name)

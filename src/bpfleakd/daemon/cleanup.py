@@ -21,7 +21,8 @@ _EVENTS_TIMEOUT_S = 5.0
 def clean_up(bpffs_dir: Path, socket: Path) -> list[str]:
     """Remove all pins, and with them probes and tables, and a dead daemon's socket; returns messages.
 
-    Raises AlreadyRunning while a daemon is alive, KernelError for a pin that cannot be removed.
+    Raises AlreadyRunning while a daemon is alive, AccessDenied without privileges, and KernelError for a pin
+    that cannot be removed.
     """
     removed: list[str] = []
     try:
@@ -30,9 +31,10 @@ def clean_up(bpffs_dir: Path, socket: Path) -> list[str]:
         if remove_stale(socket):
             removed.append(f"removed the socket {socket}")
     except OSError as error:
-        raise errors.KernelError(
-            f"cannot remove {error.filename}: {error.strerror}", "run it as root"
-        ) from error
+        message = f"cannot remove {error.filename}: {error.strerror}"
+        if isinstance(error, PermissionError):
+            raise errors.AccessDenied(message, "run it as root") from error
+        raise errors.KernelError(message) from error
     return removed
 
 

@@ -595,6 +595,25 @@ def command(path: Path, *arguments: str) -> list[str]:
     return [sys.executable, "-m", "bpfleakd.cli.bpfleakctl", "--socket", str(path), *arguments]
 
 
+@pytest.mark.parametrize("words", [["top", "4711", "--once"], ["top", "4711", "--json"]])
+def test_a_full_disk_is_an_error(path, words):
+    """Not a traceback."""
+    with running(FakeService(report=a_report()), path), open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command(path, *words), stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr == "bpfleakctl: cannot write the output: No space left on device\n"
+
+
+def test_a_closed_standard_output_is_quiet(path):
+    """As if it were /dev/null."""
+    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *command(path, "top", "4711", "--once")]
+    with running(FakeService(report=a_report()), path):
+        done = subprocess.run(closed, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_broken_pipe_is_quiet(path):
     """`bpfleakctl ps --json | head -1` has nothing to complain about."""
     for arguments in (["ps", "--json"], ["ps"]):
@@ -675,6 +694,20 @@ def test_top_once_on_a_terminal_is_a_plain_table(path):
         os.close(terminal)
     assert b"leak_here" in screen
     assert b"\x1b[?1049h" not in screen
+
+
+def test_a_flame_graph_does_not_go_to_a_terminal(path):
+    """It would be a screen full of HTML."""
+    with running(FakeService(), path):
+        child, terminal = pty.fork()
+        if child == 0:
+            arguments = command(path, "export", "4711")
+            os.execv(arguments[0], arguments)
+        screen = read_until(terminal, None)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+        os.close(terminal)
+    assert b"a terminal cannot show html" in screen
+    assert b"-o leak.html" in screen
 
 
 def test_the_daemon_ends_while_top_is_live(path):

@@ -44,6 +44,8 @@ def test_diff_takes_a_process_alone():
         (["atach", "1"], "did you mean attach?"),
         (["xyzzy"], "the commands are attach, detach"),
         (["top", "--limt", "3"], "did you mean --limit?"),
+        (["top", "1", "2"], "bpfleakctl top: error: too many arguments: 2"),
+        (["ps", "-x"], "bpfleakctl ps: error: there is no option -x"),
         (["scan", "1", "--limit", "4"], "--limit needs --blocks"),
         (["export", "1", "-o", "x.png"], "x.png names no format: use .html, .svg"),
         (["export", "1", "-o", "x.pb.gz", "--value", "growth"], "--value makes no sense for pprof"),

@@ -133,7 +133,7 @@ class TestGroups:
         groups = (a_group("4712", comm="worker", **unknown), a_group(None, live_bytes=-23, **unknown))
         lines = group_lines(a_grouped_report(groups=groups), by=GroupKey.THREAD)
         assert lines[2] == "          - 2.86 MiB     4,211      2 4712 worker"
-        assert lines[3].endswith("-23 B     4,211      2 [not by thread]")
+        assert lines[3].endswith("-23 B     4,211      2 [freed while counting]")
 
     def test_a_row_a_module(self) -> None:
         """By the file's name; the path is in the JSON."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from enum import StrEnum
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from bpfleakd.api.client import DaemonClient
 from bpfleakd.cli.arguments import add_process, add_value, one_of
 from bpfleakd.cli.output_file import STANDARD_OUTPUT, add_output, write_output
 from bpfleakd.cli.saved_report import read_report
+from bpfleakd.errors import OutputFailed
 from bpfleakd.export.stack_values import StackValue
 from bpfleakd.model.report import HeapProfile, LeakReport
 from bpfleakd.printable import printable
@@ -62,6 +64,10 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.wrong_usage(f"--against compares flame graphs (html, svg), not {kind}")
     if arguments.value and kind in (Format.PPROF, Format.SPEEDSCOPE):
         arguments.wrong_usage(f"--value makes no sense for {kind}, which contains all values")
+    if arguments.output == STANDARD_OUTPUT and kind is not Format.COLLAPSED and sys.stdout.isatty():
+        raise OutputFailed(
+            f"a terminal cannot show {kind}", f"use -o leak{_ending(kind)}, or --format {Format.COLLAPSED}"
+        )
     baseline = read_report(arguments.against) if arguments.against else None
     profile = DaemonClient(arguments.socket).profile(arguments.pid)
     write_output(
@@ -82,6 +88,10 @@ def _format_of(arguments: argparse.Namespace) -> Format:
         f"{printable(name)} names no format: use {', '.join(_BY_ENDING)}, or --format {', '.join(Format)}"
     )
     raise AssertionError("wrong_usage exits")
+
+
+def _ending(kind: Format) -> str:
+    return next(ending for ending, one in _BY_ENDING.items() if one is kind)
 
 
 def _content(kind: Format, profile: HeapProfile, value: StackValue, baseline: LeakReport | None) -> bytes:

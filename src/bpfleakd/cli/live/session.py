@@ -76,7 +76,7 @@ class _Session:
         self.is_stopped = False
 
     def run(self, wakeups: Wakeups) -> int | None:
-        """Have the screen; return the exit code, or None to give it back and have it again."""
+        """Draw on the screen; return the exit code, or None to leave the screen and take it again."""
         self.is_stopped = False
         with contextlib.ExitStack() as stack:
             # Keys come only from a terminal.

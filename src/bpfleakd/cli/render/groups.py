@@ -70,8 +70,10 @@ def groups_table(
 def group_name(group: SiteGroup, by: GroupKey, width: int | None) -> str:
     """Return a group's name in the room that is left of `width` (None: any)."""
     if group.group is None:
-        # Blocks that came and went while the others were counted thread by thread.
-        return "[not by thread]" if by is GroupKey.THREAD else "[unknown]"
+        if by is not GroupKey.THREAD:
+            return "[unknown]"
+        # The threads' blocks are counted a moment before or after those of the call sites.
+        return "[freed while counting]" if group.live_bytes < 0 else "[not by thread]"
     name = readable_function(group.group)
     if by is GroupKey.THREAD:
         name = f"{name} {printable(group.comm or '')}".rstrip()
