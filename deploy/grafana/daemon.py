@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from grafana_foundation_sdk.builders import dashboard
-from panels import BYTES, HOST, RATIO, SECONDS, board, figure, graph, rows
+from panels import BYTES, HOST, RATIO, SECONDS, Panel, board, figure, graph, rows
+
+_UP = "{{instance}}"
 
 
 def daemon() -> dashboard.Dashboard:
     """The daemon itself."""
-    up = "{{instance}}"
-    panels = [
+    panels = [*_figures(), *_work(), *_processes(), _versions()]
+    return board(
+        "bpfleakd-daemon",
+        "bpfleakd / The daemon",
+        "Work, cost, losses and tables of the daemons.",
+        panels,
+    )
+
+
+def _figures() -> list[Panel]:
+    """The row of figures at the top."""
+    return [
         figure(
             "Up for", f"min(bpfleakd_uptime_seconds{{{HOST}}})", SECONDS, "The daemon that was started last."
         ),
@@ -41,6 +53,12 @@ def daemon() -> dashboard.Dashboard:
             RATIO,
             "Series of processes and call sites, as a share of metrics.max_series.",
         ),
+    ]
+
+
+def _work() -> list[Panel]:
+    """Ticks, tables, losses, cost and probes."""
+    return [
         graph(
             "Duration of a tick",
             SECONDS,
@@ -86,7 +104,7 @@ def daemon() -> dashboard.Dashboard:
             "Probes",
             "ops",
             "Probe hits per second.",
-            (f"sum by (instance) (rate(bpfleakd_process_probe_hits_total{{{HOST}}}[$__rate_interval]))", up),
+            (f"sum by (instance) (rate(bpfleakd_process_probe_hits_total{{{HOST}}}[$__rate_interval]))", _UP),
         ),
         graph(
             "Cost of a probe",
@@ -94,11 +112,17 @@ def daemon() -> dashboard.Dashboard:
             "Measured by the daemon on this machine.",
             (f"bpfleakd_probe_cost_seconds{{{HOST}}}", "{{instance}} {{of}}"),
         ),
+    ]
+
+
+def _processes() -> list[Panel]:
+    """The daemon's memory, and its processes."""
+    return [
         graph(
             "The daemon's memory",
             BYTES,
             "Resident memory, and the limit above which it drops caches and detaches processes.",
-            (f"process_resident_memory_bytes{{{HOST}}} and on (instance, job) bpfleakd_build_info", up),
+            (f"process_resident_memory_bytes{{{HOST}}} and on (instance, job) bpfleakd_build_info", _UP),
             (f"bpfleakd_memory_limit_bytes{{{HOST}}}", "{{instance}} limit"),
         ),
         graph(
@@ -138,23 +162,20 @@ def daemon() -> dashboard.Dashboard:
             "Without a daemon",
             SECONDS,
             "The longest time that a traced process had no daemon.",
-            (f"max by (instance) (bpfleakd_process_gap_seconds{{{HOST}}})", up),
-        ),
-        rows(
-            "Versions",
-            "short",
-            "Versions of the daemons, and how each attaches.",
-            f"bpfleakd_build_info{{{HOST}}}",
-            "instance",
-            "version",
-            "attach_method",
-            value="daemons",
-            span=12,
+            (f"max by (instance) (bpfleakd_process_gap_seconds{{{HOST}}})", _UP),
         ),
     ]
-    return board(
-        "bpfleakd-daemon",
-        "bpfleakd / The daemon",
-        "Work, cost, losses and tables of the daemons.",
-        panels,
+
+
+def _versions() -> Panel:
+    return rows(
+        "Versions",
+        "short",
+        "Versions of the daemons, and how each attaches.",
+        f"bpfleakd_build_info{{{HOST}}}",
+        "instance",
+        "version",
+        "attach_method",
+        value="daemons",
+        span=12,
     )

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from grafana_foundation_sdk.builders import dashboard
-from panels import BYTES, HOST, RATE, SECONDS, board, figure, graph, rows
+from panels import BYTES, HOST, RATE, SECONDS, Panel, board, figure, graph, rows
+
+_TO_PROCESS = "/d/bpfleakd-process?var-instance=${__data.fields.instance}&var-comm=${__data.fields.comm}"
 
 
 def hosts() -> dashboard.Dashboard:
     """Who leaks."""
-    to_process = "/d/bpfleakd-process?var-instance=${__data.fields.instance}&var-comm=${__data.fields.comm}"
-    panels = [
+    panels = [*_figures(), *_leaks(), *_all_hosts()]
+    return board(
+        "bpfleakd-hosts", "bpfleakd / Who leaks", "Which processes and call sites leak, on all hosts.", panels
+    )
+
+
+def _figures() -> list[Panel]:
+    """The row of figures at the top."""
+    return [
         figure("Traced", f"sum(bpfleakd_processes_traced{{{HOST}}})", "short", "Processes traced now."),
         figure(
             "Leaking",
@@ -41,6 +50,12 @@ def hosts() -> dashboard.Dashboard:
             "ops",
             "Losses: what could not be recorded, for any reason.",
         ),
+    ]
+
+
+def _leaks() -> list[Panel]:
+    """What leaks, and when a limit is reached."""
+    return [
         rows(
             "Call sites that leak",
             RATE,
@@ -54,7 +69,7 @@ def hosts() -> dashboard.Dashboard:
             "site",
             "stack",
             value="growth",
-            link=("comm", "The process", to_process),
+            link=("comm", "The process", _TO_PROCESS),
         ),
         graph(
             "Leaks, by process",
@@ -80,6 +95,12 @@ def hosts() -> dashboard.Dashboard:
                 "{{instance}} {{comm}} {{unit}} {{pid}}",
             ),
         ),
+    ]
+
+
+def _all_hosts() -> list[Panel]:
+    """Watched processes, and leaks on several hosts."""
+    return [
         graph(
             "Watched processes",
             "short",
@@ -99,6 +120,3 @@ def hosts() -> dashboard.Dashboard:
             value="hosts",
         ),
     ]
-    return board(
-        "bpfleakd-hosts", "bpfleakd / Who leaks", "Which processes and call sites leak, on all hosts.", panels
-    )

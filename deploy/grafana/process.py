@@ -3,15 +3,43 @@
 from __future__ import annotations
 
 from grafana_foundation_sdk.builders import dashboard
-from panels import BYTES, HOST, PROCESS, RATE, RATIO, SECONDS, board, figure, graph, label_variable, rows
+from panels import (
+    BYTES,
+    HOST,
+    PROCESS,
+    RATE,
+    RATIO,
+    SECONDS,
+    Panel,
+    board,
+    figure,
+    graph,
+    label_variable,
+    rows,
+)
+
+_TO_SITE = "${bpfleakd_url}/#/process/${pid}/site/${__data.fields.site}"
+_WHO = "{{comm}} {{unit}} {{pid}}"
+_WHERE = "{{function}} {{site}}"
 
 
 def process() -> dashboard.Dashboard:
     """What one process holds, and why."""
-    to_site = "${bpfleakd_url}/#/process/${pid}/site/${__data.fields.site}"
-    who = "{{comm}} {{unit}} {{pid}}"
-    where = "{{function}} {{site}}"
-    panels = [
+    panels = [*_figures(), *_call_sites(), *_memory(), *_tracing()]
+    return board(
+        "bpfleakd-process",
+        "bpfleakd / Process",
+        "Memory of a process, verdicts on its call sites, and the explained share of its growth.",
+        panels,
+        label_variable("comm", f"label_values(bpfleakd_process_traced{{{HOST}}}, comm)", many=True),
+        label_variable("pid", f"label_values(bpfleakd_process_info{{{PROCESS}}}, pid)", many=False),
+        dashboard.TextBoxVariable("bpfleakd_url").label("bpfleakd").default_value("http://127.0.0.1:9797"),
+    )
+
+
+def _figures() -> list[Panel]:
+    """The row of figures at the top."""
+    return [
         figure(
             "Leaking",
             f"sum(bpfleakd_process_leaks{{{PROCESS}}})",
@@ -48,6 +76,12 @@ def process() -> dashboard.Dashboard:
             "short",
             "Threads of all that are summed.",
         ),
+    ]
+
+
+def _call_sites() -> list[Panel]:
+    """Verdicts on call sites, and their memory."""
+    return [
         rows(
             "Verdicts",
             RATE,
@@ -63,20 +97,26 @@ def process() -> dashboard.Dashboard:
             "site",
             "stack",
             value="growth",
-            link=("site", "Stack and flame graph", to_site),
+            link=("site", "Stack and flame graph", _TO_SITE),
         ),
         graph(
             "Live bytes, by call site",
             BYTES,
             "The largest call sites and those that leak.",
-            (f"topk(15, bpfleakd_site_live_bytes{{{PROCESS}}})", where),
+            (f"topk(15, bpfleakd_site_live_bytes{{{PROCESS}}})", _WHERE),
         ),
         graph(
             "Leaks, by call site",
             RATE,
             "Growth of the call sites that leak, or may leak.",
-            (f"topk(15, bpfleakd_site_leak_bytes_per_second{{{PROCESS}}})", where),
+            (f"topk(15, bpfleakd_site_leak_bytes_per_second{{{PROCESS}}})", _WHERE),
         ),
+    ]
+
+
+def _memory() -> list[Panel]:
+    """The memory of the process, and what call sites explain of it."""
+    return [
         graph(
             "Memory, and its recorded part",
             BYTES,
@@ -98,9 +138,15 @@ def process() -> dashboard.Dashboard:
             "Growth that call sites explain",
             RATIO,
             "The share of the memory's growth that is in call sites that leak or grow.",
-            (f"bpfleakd_process_explained_ratio{{{PROCESS}}}", who),
+            (f"bpfleakd_process_explained_ratio{{{PROCESS}}}", _WHO),
             span=8,
         ),
+    ]
+
+
+def _tracing() -> list[Panel]:
+    """Allocations, the cost of tracing, losses, and the processes."""
+    return [
         graph(
             "Allocated and freed",
             "ops",
@@ -117,14 +163,14 @@ def process() -> dashboard.Dashboard:
             "Bytes allocated, by call site",
             RATE,
             "All allocated bytes, freed ones included.",
-            (f"topk(10, rate(bpfleakd_site_allocated_bytes_total{{{PROCESS}}}[$__rate_interval]))", where),
+            (f"topk(10, rate(bpfleakd_site_allocated_bytes_total{{{PROCESS}}}[$__rate_interval]))", _WHERE),
             span=8,
         ),
         graph(
             "Cost of tracing, in cores",
             "short",
             "Processor time of the probes.",
-            (f"bpfleakd_process_tracing_cores{{{PROCESS}}}", who),
+            (f"bpfleakd_process_tracing_cores{{{PROCESS}}}", _WHO),
         ),
         graph(
             "Missed",
@@ -150,12 +196,3 @@ def process() -> dashboard.Dashboard:
             link=("pid", "Its page", "${bpfleakd_url}/#/process/${__data.fields.pid}"),
         ),
     ]
-    return board(
-        "bpfleakd-process",
-        "bpfleakd / Process",
-        "Memory of a process, verdicts on its call sites, and the explained share of its growth.",
-        panels,
-        label_variable("comm", f"label_values(bpfleakd_process_traced{{{HOST}}}, comm)", many=True),
-        label_variable("pid", f"label_values(bpfleakd_process_info{{{PROCESS}}}, pid)", many=False),
-        dashboard.TextBoxVariable("bpfleakd_url").label("bpfleakd").default_value("http://127.0.0.1:9797"),
-    )
