@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 from msgspec.structs import asdict
 
 from bench.probes import HeapPoints
@@ -96,10 +97,15 @@ class BesidePrograms:
 
     def last_stack(self, pid: int) -> tuple[int, int]:
         """Depth and end of the last stack that a program saw in the main thread."""
+        depth, end, _words = self.last_words(pid)
+        return depth, end
+
+    def last_words(self, pid: int) -> tuple[int, int, Sequence[int]]:
+        """Depth, end and words of the same."""
         fd = self._map_fds["threads"]
         value_bytes = bpf.map_info(fd).value_bytes
         value = bpf.map_lookup(fd, ((pid << 32) | pid).to_bytes(8, "little"), value_bytes)
         assert value, "the program did not run"
-        # struct thread ends with its stack, which begins with these two fields.
-        depth, end = memoryview(value[-STACK.itemsize :])[:8].cast("I")
-        return depth, end
+        # struct thread ends with its stack.
+        stack = np.frombuffer(value, STACK, offset=value_bytes - STACK.itemsize)[0]
+        return int(stack["depth"]), int(stack["end"]), stack["frames"][: stack["depth"]].tolist()

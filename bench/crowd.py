@@ -79,7 +79,7 @@ class _Bench:
         best = next(iter(AttachMethod))
         sharing = Linker(best, self._programs[best], self._shared)
         self._take("bpfleakd's way", others, sharing, shares=True)
-        # For the linker, a process that no longer exists has links of its own.
+        # For the linker, a process that no longer exists has its own links.
         sharing.adopt(_FILE, 0, ())
         self._take("shared", others, sharing, shares=True)
 

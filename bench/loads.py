@@ -1,6 +1,6 @@
-"""Programs that nobody here wrote, and loads that show how fast they are and how long a request takes.
+"""Released programs, and loads that show how fast they are and how long a request takes.
 
-Each has a leak planted into it (programs/planted.c), or one of its own.
+Each leaks: by itself, or because a leak was planted into it (programs/planted.c).
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def _sqlite(launcher: Launcher) -> Iterator[Running]:
 
 @contextlib.contextmanager
 def _compiler(launcher: Launcher) -> Iterator[Running]:
-    """The compiler proper, on a C file of 300 lines; it stops before main(), until it is given its load."""
+    """The compiler proper, on a C file of 300 lines; it stops before main() until the load starts."""
     source = SOURCES / "every_function.c"
     program = _output([tool("gcc"), "-print-prog-name=cc1"]).strip()
 

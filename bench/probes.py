@@ -52,12 +52,9 @@ class RunTime:
 
 
 def heap_points(pid: int) -> HeapPoints:
-    """Choose the probe points of malloc and free in a process, as an attach does."""
-    (file,) = (
-        file
-        for file in Discovery(Helpers([points.__name__])).files(open_code(pid, read_mappings(pid)))
-        if file.has_allocator
-    )
+    """Choose the probe points of malloc and free in a process' C library, as an attach does."""
+    files = Discovery(Helpers([points.__name__])).files(open_code(pid, read_mappings(pid)))
+    (file,) = (file for file in files if "malloc" in (function.function for function in file.functions))
     offsets = {function.function: function.offset for function in file.functions}
     return HeapPoints(os.readlink(file.path), offsets["malloc"], offsets["free"])
 

@@ -1,9 +1,9 @@
 """Released programs under load: how much of their speed is left, and whether a leak is found.
 
-For each way to trace, a second process of the program runs beside one that nothing is attached to, and the
-two take turns: without, traced, traced, without. So what slows the machine for longer than a turn cancels
-out. The program has one processor core and its load generator another. What tracing costs for good is
-measured: a turn begins when a daemon that attached or detached has finished its work.
+Each way of tracing is compared with none: two processes of the program run side by side, one of them traced.
+They take turns under load: untraced, traced, traced, untraced. So whatever slows the machine for longer than
+a turn slows both alike. The program has one processor core, its load generator another. A turn begins only
+when the daemon has finished attaching or detaching: the figures show the steady state.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Leaks of released packages: whether they are found and named, and the fixed release is not called a leak.
 
-Each package is installed from PyPI or npm in two releases, the leaking and the fixed one, into separate
-directories below build/. A small program repeats what makes it leak; some of the programs are traced at a
-time. `make released-leaks` writes a row for each to docs/verdicts.md, and exits with 1 if a leak is not
-named, or a fixed release is called a leak.
+Each package is installed from PyPI, npm or Debian in two releases, the leaking and the fixed one, into
+separate directories below build/. A small program repeats what makes it leak; some of the programs are
+traced at a time. `make released-leaks` writes a row for each to docs/verdicts.md, and exits with 1 if a leak
+is not named, or a fixed release is called a leak.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.documents import rewritten
-from bench.released_packages import RELEASED_LEAKS, ReleasedLeak
+from bench.released_packages import RELEASED_LEAKS, Registry, ReleasedLeak
 from bench.tracing import RunningDaemon, ended_with_us
 from bpfleakd.model.process import TracingMode
 from bpfleakd.model.report import LeakReport, SiteReport
@@ -47,6 +48,19 @@ module.paths.unshift('{installed}/node_modules');
 let number = 0;
 setInterval(() => {{ for (let i = 0; i < {at_once}; i++) step(++number); }}, 20);
 """
+_RUBY_PROGRAM = """
+{program}
+number = 0
+loop do
+  {at_once}.times {{ step(number += 1) }}
+  sleep 0.02
+end
+"""
+_PROGRAMS = {
+    Registry.PYPI: _PYTHON_PROGRAM,
+    Registry.NPM: _NODE_PROGRAM,
+    Registry.DEBIAN: _RUBY_PROGRAM,
+}
 _PAUSE_S = 5.0
 # Object heaps are read one by one.
 _AT_ONCE = 8
@@ -114,11 +128,9 @@ def _rows(daemon: RunningDaemon, leaks: Sequence[ReleasedLeak], seconds: float) 
 
 @contextlib.contextmanager
 def _running(leak: ReleasedLeak, release: str) -> Iterator[int]:
-    installed = str(_installed(release, is_npm=leak.is_npm))
-    interpreter = ("/usr/bin/node", "-e") if leak.is_npm else (_PYTHON, "-c")
-    program = _NODE_PROGRAM if leak.is_npm else _PYTHON_PROGRAM
-    text = program.format(installed=installed, program=leak.program, at_once=leak.at_once)
-    command = ended_with_us(*interpreter, text)
+    installed = str(_installed(release, leak.registry))
+    text = _PROGRAMS[leak.registry].format(installed=installed, program=leak.program, at_once=leak.at_once)
+    command = ended_with_us(*_interpreter(release, leak.registry, installed), text)
     process: subprocess.Popen[Any] = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     try:
         yield process.pid
@@ -127,13 +139,39 @@ def _running(leak: ReleasedLeak, release: str) -> Iterator[int]:
         process.wait()
 
 
-def _installed(release: str, *, is_npm: bool) -> Path:
-    target = _BUILD / release.replace(" ", "+")
+def _interpreter(release: str, registry: Registry, installed: str) -> tuple[str, ...]:
+    match registry:
+        case Registry.PYPI:
+            return _PYTHON, "-c"
+        case Registry.NPM:
+            return "/usr/bin/node", "-e"
+        case Registry.DEBIAN:
+            return "chroot", installed, f"/usr/bin/{Path(release).name}", "-e"
+
+
+def _installed(release: str, registry: Registry) -> Path:
+    target = _BUILD / release.replace(" ", "+").replace("/", "+")
     if not target.is_dir():
-        pip = (_PYTHON, "-m", "pip", "install", "--quiet", "--target", target)
-        npm = ("npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", target)
-        subprocess.run([*map(str, npm if is_npm else pip), *release.split()], check=True)
+        # A partial tree of a call that failed must not be taken for a whole one.
+        new = Path(f"{target}.new")
+        shutil.rmtree(new, ignore_errors=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run(_install_command(release, registry, str(new)), check=True)
+        new.rename(target)
     return target
+
+
+def _install_command(release: str, registry: Registry, target: str) -> list[str]:
+    match registry:
+        case Registry.PYPI:
+            return [_PYTHON, "-m", "pip", "install", "--quiet", "--target", target, *release.split()]
+        case Registry.NPM:
+            options = ("--silent", "--no-audit", "--no-fund", "--prefix", target)
+            return ["npm", "install", *options, *release.split()]
+        case Registry.DEBIAN:
+            suite, _, package = release.partition("/")
+            include = f"--include=base-files,{package}"
+            return ["mmdebstrap", "--quiet", "--variant=extract", include, suite, target]
 
 
 def _watch(daemon: RunningDaemon, running: dict[int, _Process], seconds: float) -> None:
@@ -158,7 +196,7 @@ def _worst(report: LeakReport) -> SiteReport | None:
 
 
 def _is_right(report: LeakReport, leak: ReleasedLeak) -> bool:
-    if leak.is_npm:
+    if leak.registry is Registry.NPM:
         return report.process_verdict is not None and report.process_verdict.verdict is Verdict.LEAK
     worst = _worst(report)
     return worst is not None and worst.verdict is Verdict.LEAK and _name(worst) in leak.blamed
@@ -173,7 +211,7 @@ def _row(process: _Process, report: LeakReport) -> tuple[str, bool]:
     found = [site for site in report.sites if site.verdict is Verdict.LEAK]
     worst, verdict = _worst(report), report.process_verdict
     said = "nothing"
-    if process.leak.is_npm and verdict is not None:
+    if process.leak.registry is Registry.NPM and verdict is not None:
         said = f"{verdict.verdict}: {verdict.reason}" if process.leaks or found else said
     elif worst is not None and (found or process.leaks):
         of = f", {worst.type}" if worst.type else ""

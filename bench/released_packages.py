@@ -1,4 +1,4 @@
-"""Releases of packages of PyPI and npm that leak, and the fixed releases.
+"""Releases of packages of PyPI, npm and Debian that leak, and the fixed releases.
 
 Each has a small program that repeats what makes it leak. Whether and how much it leaks was measured without
 bpfleakd: resident memory after some hundred thousand calls, in both releases.
@@ -7,15 +7,25 @@ bpfleakd: resident memory after some hundred thousand calls, in both releases.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum, auto
+
+
+class Registry(Enum):
+    """Where a package comes from, and so the language of its program."""
+
+    PYPI = auto()  # Python
+    NPM = auto()  # JavaScript
+    DEBIAN = auto()  # Ruby
 
 
 @dataclass(frozen=True, slots=True)
 class ReleasedLeak:
     """`program` defines step(number), called `at_once` times each 20 ms.
 
-    `leaks` and `repaired` are requirements of pip or npm, separated by spaces; `repaired` is "" if no release
-    has a fix. The headline of the worst site must name one of the functions `blamed`. For objects of
-    JavaScript the verdict on the process must be a leak: from outside, no function is known to keep them.
+    `leaks` and `repaired` are requirements of pip or npm, separated by spaces, or suite/package of Debian;
+    `repaired` is "" if no release has a fix. The headline of the worst site must name one of the functions
+    `blamed`. For objects of JavaScript the process must get the verdict leak: nothing outside the program
+    tells which function keeps them.
     """
 
     leaks: str
@@ -24,7 +34,7 @@ class ReleasedLeak:
     blamed: tuple[str, ...]
     why: str
     at_once: int = 5
-    is_npm: bool = False
+    registry: Registry = Registry.PYPI
 
 
 RELEASED_LEAKS = (
@@ -281,7 +291,7 @@ RELEASED_LEAKS = (
         (),
         "the description of each schema stays in a registry",
         1,
-        is_npm=True,
+        registry=Registry.NPM,
     ),
     ReleasedLeak(
         "mem@3.0.1",
@@ -291,7 +301,7 @@ RELEASED_LEAKS = (
         (),
         "what has expired is never removed",
         10,
-        is_npm=True,
+        registry=Registry.NPM,
     ),
     ReleasedLeak(
         "debug@4.1.1",
@@ -300,6 +310,16 @@ RELEASED_LEAKS = (
         (),
         "each logger that is made",
         10,
-        is_npm=True,
+        registry=Registry.NPM,
+    ),
+    ReleasedLeak(
+        "bookworm/ruby3.1",
+        "trixie/ruby3.3",
+        'TEXT = "a page of a site".encode(Encoding::UTF_32LE)\n'
+        "def step(number)\n  TEXT.grapheme_clusters\nend\n",
+        ("onig_compile_ruby",),
+        "Ruby 3.1.2: the expression that grapheme_clusters compiles for texts that are not UTF-8 (bug 20150)",
+        1,
+        registry=Registry.DEBIAN,
     ),
 )

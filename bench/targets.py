@@ -30,8 +30,11 @@ class Target(Workload):
     def ns_per_round(self, span_s: float = 0.03, repeats: int = 5) -> list[float]:
         """CPU time of one round, `repeats` times, each the mean over about `span_s` of rounds."""
         self.cpu_ns(_PROBING_PAIRS)
-        estimate_ns = self.cpu_ns(_PROBING_PAIRS) / _PROBING_PAIRS
-        rounds = max(_PROBING_PAIRS, int(span_s * 1e9 / estimate_ns))
+        probed = _PROBING_PAIRS
+        # The kernel counts the time of a running thread now and then, so a short step may seem to take none.
+        while not (probed_ns := self.cpu_ns(probed)):
+            probed *= 2
+        rounds = max(_PROBING_PAIRS, int(span_s * 1e9 * probed / probed_ns))
         return [self.cpu_ns(rounds) / rounds for _ in range(repeats)]
 
     def close(self) -> None:
