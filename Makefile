@@ -183,8 +183,8 @@ healthy: setup ## Trace programs that do not leak, under load, for 10 minutes; w
 	$(PYTHON) -m bench.healthy $(HEALTHY_ARGS)
 
 .PHONY: released-leaks
-released-leaks: FOR := test
-released-leaks: setup ## Find known leaks of released packages, from PyPI and npm, for 15 minutes; writes docs/verdicts.md (as root)
+released-leaks: FOR := bench
+released-leaks: setup ## Find leaks of released packages (PyPI, npm, Debian), for 15 minutes; writes docs/verdicts.md (as root)
 	$(PYTHON) -m bench.released_leaks
 
 .PHONY: bench

@@ -26,6 +26,8 @@ from ..kernel.workloads import Workload
 
 SLOWEST_ANSWER_S = 1.0
 MEDIAN_ANSWER_S = 0.1
+# All answers of a short attack fall into its worst second: their median says no more than the slowest one.
+_ANSWERS_FOR_A_MEDIAN = 20
 LONGEST_TICK_S = 0.5
 # Compare memory only after caches for the next process have been dropped or have settled.
 MEMORY_SHARE = 0.10
@@ -69,7 +71,8 @@ class Bystander:
         expect_ledger(report, self.program.ledger())
         if self.answers_s:
             assert max(self.answers_s) <= SLOWEST_ANSWER_S * PATIENCE, sorted(self.answers_s)[-5:]
-            assert statistics.median(self.answers_s) <= MEDIAN_ANSWER_S * PATIENCE
+            if len(self.answers_s) >= _ANSWERS_FOR_A_MEDIAN:
+                assert statistics.median(self.answers_s) <= MEDIAN_ANSWER_S * PATIENCE
             assert max(self.ticks_s) <= LONGEST_TICK_S * PATIENCE, sorted(self.ticks_s)[-5:]
         self.tracer.detach(self.program.pid)
         wait_until(lambda: not text_differences(self.program.pid))

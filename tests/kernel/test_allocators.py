@@ -19,7 +19,7 @@ from .kernel_objects import changed_text
 from .machine import MIMALLOC, cannot_run, need_tool
 from .truth import by_function, expect_ledger, expect_no_losses
 from .waiting import wait_until
-from .workloads import Workload, build
+from .workloads import Workload, build, in_a_root_of_its_own
 
 NO_ALLOCATOR = 8
 # How often a program runs untraced, to see whether its allocator is sound: Debian 13's mimalloc 3.0.1 is not.
@@ -426,24 +426,11 @@ def test_a_file_whose_status_changes_is_probed_once(tracer, run, tmp_path):
     assert probes_in_copy() == probes
 
 
-def _in_a_root_of_its_own(directory: Path, program: Path) -> list[str]:
-    """A command that runs `program` in a new mount namespace and root directory, on a new tmpfs."""
-    need_tool("unshare")
-    need_tool("chroot")
-    listed = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
-    files = re.findall(r"(/\S+) \(0x", listed)
-    copies = " && ".join(f"mkdir -p .{Path(file).parent} && cp {file} .{file}" for file in files)
-    script = (
-        f"mount -t tmpfs tmpfs {directory} && cd {directory} && {copies} && cp {program} program"
-        " && exec chroot . /program 2"
-    )
-    return ["unshare", "--mount", "sh", "-c", script]
-
-
 def test_a_process_in_another_mount_namespace_is_counted_exactly(tracer, run, tmp_path):
     """Its files have no path here, or the path of another file: bpfleakd opens them as mapped."""
+    command = in_a_root_of_its_own(tmp_path, build("every_function"), ["2"])
 
-    expect_exact(tracer, run(*_in_a_root_of_its_own(tmp_path, build("every_function"))), unmatched_frees=23)
+    expect_exact(tracer, run(*command), unmatched_frees=23)
 
 
 def test_a_process_on_an_overlay_is_counted_exactly(tracer, run, tmp_path):

@@ -34,8 +34,7 @@ def commands() -> dict[str, list[str]]:
         found[f"Java, {way}"] = [*java_program("JavaLeaks", options=("-Xmx64m",)), way]
         found[f".NET, {way}"] = [*dotnet_command("Heaps", "libsessions.so"), way]
         for node in HEAPS:
-            version = Path(node).parents[3].name
-            found[f"Node.js {version}, {way}"] = [node, PROGRAM, way]
+            found[f"Node.js {node}, {way}"] = [node, PROGRAM, way]
     return {name: list(map(str, command)) for name, command in found.items()}
 
 

@@ -132,6 +132,11 @@ def test_leak_sanitizer_agrees(name):
         assert found["indirectly-lost", size] == lost_sizes(noted)[size]
     for size in (*in_circles, 1123):
         found, noted = without(found, size), without(noted, size)
+    vector = {2029, 2072}
+    if not vector & lost_sizes(found).keys():
+        # Compiled by gcc 14, a leftover on the stack points to it.
+        for size in vector:
+            noted = without(noted, size)
     expected = Counter({key: count for key, count in noted.items() if key[0] in LOST})
     assert of_sizes(noted, found) == expected
 

@@ -148,7 +148,8 @@ def test_python(daemon, target, debugger, programs, tmp_path):
     # frames.
     interpreter = shutil.copy2(Path(sys.executable).resolve(), tmp_path / "interpreter")
     stated, other = (version.to_bytes(8, "little") for version in (sys.hexversion, 0x030800F0))
-    assert interpreter.read_bytes().count(stated) == 1
+    # From 3.13 on, the layout that it states has it, too.
+    assert stated in interpreter.read_bytes()
     interpreter.write_bytes(interpreter.read_bytes().replace(stated, other))
     program = target("env", preload, interpreter, script)
     tracer = daemon()
@@ -249,10 +250,12 @@ def compare_under_load(tracer: Daemon, program: Target, debugger, load: Load) ->
 @pytest.mark.long
 def test_redis_under_load(daemon, target, debugger, programs, tmp_path):
     """An event loop with an interpreter in it (Lua). Debian's uses jemalloc: here it gets the C library's."""
-    path = tmp_path / "redis.sock"
+    path, server = tmp_path / "redis.sock", need_tool("redis-server")
+    if b"mallocx" in Path(server).read_bytes():
+        pytest.skip("this Redis (8) calls functions of jemalloc that the C library lacks")
     preload = f"LD_PRELOAD={programs / 'libsampler.so'}:libc.so.6"
     options = ("--port", "0", "--unixsocket", path, "--save", "", "--dir", tmp_path)
-    program = target("env", preload, need_tool("redis-server"), *options, says_ready=False)
+    program = target("env", preload, server, *options, says_ready=False)
 
     compare_under_load(daemon(), program, debugger, Load(path, [ask_redis, ask_redis]))
 
