@@ -19,7 +19,7 @@ from bpfleakd.cli.suggesting_parser import SuggestingParser
 from bpfleakd.config import Config, MatchConfig, RuleConfig
 from bpfleakd.config_file import DEFAULT_CONFIG_PATH, load_config
 from bpfleakd.errors import BpfleakdError, ConfigError
-from bpfleakd.kernel.child import start_ahead
+from bpfleakd.kernel.children.child import start_ahead
 from bpfleakd.model.process import TracingMode
 from bpfleakd.printable import printable
 

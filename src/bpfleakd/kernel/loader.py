@@ -30,7 +30,7 @@ from msgspec.structs import asdict
 # lean_imports comes before all that imports structlog, asyncio or hashlib.
 from bpfleakd import errors, lean_imports, pid_namespace  # noqa: F401
 from bpfleakd.kernel import bpf, sampling
-from bpfleakd.kernel.child import expect_ahead, run_child, serve
+from bpfleakd.kernel.children.child import expect_ahead, run_child, serve
 from bpfleakd.kernel.compilation.compiled import (
     CompileCache,
     CompiledPrograms,

@@ -10,7 +10,7 @@ import structlog
 
 from bpfleakd import errors
 from bpfleakd.kernel import bpf
-from bpfleakd.kernel.child import end_ahead
+from bpfleakd.kernel.children.child import end_ahead
 from bpfleakd.kernel.compilation.options import LoadOptions
 from bpfleakd.kernel.loader import Loaded, load, reload, version_of
 from bpfleakd.kernel.maps import Maps

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from bpfleakd import errors
 from bpfleakd.kernel import bpf
 from bpfleakd.kernel.abi import LIVE_BLOCK, PENDING_CALL
-from bpfleakd.kernel.child import serve
+from bpfleakd.kernel.children.child import serve
 from bpfleakd.model.scan import ScanCaveat, ScanMethod
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.memory import MemoryReader, written_parts

@@ -14,7 +14,7 @@ from msgspec.structs import fields, replace
 from bpfleakd.analysis.merging import merged
 from bpfleakd.analysis.suppressions import Suppressions
 from bpfleakd.kernel import abi
-from bpfleakd.kernel.child import Child
+from bpfleakd.kernel.children.child import Child
 from bpfleakd.model.code.stack import NamedStack
 from bpfleakd.model.process import ProcessSummary
 from bpfleakd.model.scan import (

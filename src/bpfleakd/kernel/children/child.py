@@ -74,11 +74,7 @@ class Child:
         if child.returncode != 0 or not output:
             last_words = log.decode(errors="replace").strip().splitlines()[-6:]
             raise errors.KernelError(f"{module} ended with {child.returncode}: " + " | ".join(last_words))
-        reply = json.loads(output)
-        if "error" in reply:
-            failure = reply["error"]
-            raise errors.by_code(failure["code"])(failure["message"], failure["hint"])
-        return reply["result"]
+        return result_of(output)
 
     def kill(self) -> None:
         """End the child, from any thread; `ask` then raises KernelError."""
@@ -125,12 +121,27 @@ def serve(main: Callable[[Any], Any], prepare: Callable[[Any], None] = lambda _e
     if _EXPECTED in message:
         prepare(message[_EXPECTED])
         message = json.loads(sys.stdin.buffer.readline())
+    reply = reply_to(message[_REQUESTED], main)
+    with open(reply_fd, "wb") as stream:
+        stream.write(reply)
+
+
+def reply_to(request: Any, main: Callable[[Any], Any]) -> bytes:
+    """A line with the result of `main`, or with its BpfleakdError."""
     try:
-        reply = {"result": main(message[_REQUESTED])}
+        reply = {"result": main(request)}
     except errors.BpfleakdError as error:
         reply = {"error": {"code": error.code, "message": error.message, "hint": error.hint}}
-    with open(reply_fd, "w", encoding="ascii") as stream:
-        json.dump(reply, stream)
+    return json.dumps(reply).encode() + b"\n"
+
+
+def result_of(reply: bytes) -> Any:
+    """The result in such a line. Raises the error in it."""
+    told = json.loads(reply)
+    if "error" in told:
+        failure = told["error"]
+        raise errors.by_code(failure["code"])(failure["message"], failure["hint"])
+    return told["result"]
 
 
 def _line(key: str, request: Any) -> bytes:

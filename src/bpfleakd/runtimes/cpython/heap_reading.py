@@ -1,21 +1,25 @@
 """A reading of Python's object heap: the request to a child process, and its answer.
 
-Reading takes memory in proportion to the heap; the child returns it when it ends.
+Reading takes memory in proportion to the heap; a fork of the child returns it when it ends.
 """
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
-from bpfleakd.kernel.child import Child
+from bpfleakd.kernel.children.child_series import ChildSeries
 from bpfleakd.runtimes.cpython.code_object import ObjectTypes
 from bpfleakd.runtimes.cpython.containers import Container
 from bpfleakd.runtimes.cpython.layout import CPythonLayout
+from bpfleakd.runtimes.cpython.turns import ReadingTurns
 
-ReadingChild: TypeAlias = Child
+ReadingChild: TypeAlias = ChildSeries
 _WORKER = "bpfleakd.runtimes.cpython.heap_worker"
 
 
@@ -57,12 +61,43 @@ class HeapReading(Struct, frozen=True):
     took_s: float
 
 
+class SharedReader:
+    """The child that reads the heaps of several processes in turn. It stays while readings wait."""
+
+    def __init__(self) -> None:
+        self.turns = ReadingTurns()
+        self._lock = threading.Lock()
+        self._idle: ReadingChild | None = None
+
+    @contextmanager
+    def child(self) -> Iterator[ReadingChild]:
+        """The child, for the holder of the turn. It ends if the block raises."""
+        with self._lock:
+            child, self._idle = self._idle, None
+        child = child or started()
+        try:
+            yield child
+        except BaseException:
+            child.close()
+            raise
+        with self._lock:
+            self._idle = child
+
+    def end_if_idle(self) -> None:
+        """End the child if nobody has or awaits a turn; called after each turn."""
+        with self._lock:
+            if self._idle is None or self.turns.count:
+                return
+            child, self._idle = self._idle, None
+        child.close()
+
+
 def started() -> ReadingChild:
-    """The child for the next request."""
-    return Child(_WORKER)
+    """A new child for requests."""
+    return ChildSeries(_WORKER)
 
 
 def ask(child: ReadingChild, request: HeapRequest, timeout_s: float) -> HeapReading:
-    """The answer of the child. Raises the errors of Child.ask."""
+    """The answer of the child. Raises the errors of ChildSeries.ask."""
     reply: Any = child.ask(msgspec.to_builtins(request), timeout_s)
     return msgspec.convert(reply, HeapReading, strict=False)

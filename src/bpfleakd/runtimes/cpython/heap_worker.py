@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from bpfleakd import errors
-from bpfleakd.kernel.child import serve
+from bpfleakd.kernel.children.child_series import serve_series
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.process.stopper import Held, hold
@@ -147,7 +147,7 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
         bounds = ((one.address, bound_of(memory, layout, heap.names, one)) for one in chosen)
         known_bounds = {address: bound for address, bound in bounds if bound is not None}
     counts = tuple((name, size, heap.counts[name]) for name, size in heap.type_bytes.most_common(_TYPES_MAX))
-    # Its own processor time, whatever else the processor does.
+    # The processor time of this fork, whatever else the processor does.
     took_s = time.process_time()
     reading = HeapReading(
         live_bytes=heap.live_bytes,
@@ -163,4 +163,4 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    serve(main)
+    serve_series(main)

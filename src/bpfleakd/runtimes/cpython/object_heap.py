@@ -6,8 +6,9 @@ if none is expected within ten minutes of watching: then it stays.
 
 The heap is read by a child (`heap_reading`), which costs the process nothing and the daemon some tenths of a
 second of a processor: while it may grow every twelfth of the time watched, else once a minute, and never so
-often that its readings take more than a twelfth of a processor, and those of all processes a quarter. One
-process is read at a time; the one that has been due for longest is next.
+often that its readings take more than a twelfth of a processor, and those of all processes a quarter. The
+first readings, which tell what grows, may take a quarter, too. One process is read at a time; the one that
+has been due for longest is next.
 
 The stack that last allocated a larger table for a container makes it grow: the table is a block of malloc,
 whose stack is recorded.
@@ -33,10 +34,9 @@ from bpfleakd.runtimes.cpython.heap_reading import (
     HeapRequest,
     HeapTarget,
     ReadingChild,
+    SharedReader,
     ask,
-    started,
 )
-from bpfleakd.runtimes.cpython.turns import ReadingTurns
 from bpfleakd.runtimes.runtime import CYCLES_WAIT_MAX_S, CycleGarbage, LiveHeap, Retained, TypeCount
 
 log = structlog.get_logger()
@@ -63,7 +63,7 @@ _T = TypeVar("_T")
 class ObjectHeap:
     """Readings of one heap since `watched_since_ns`. Implements LiveHeapSource, HolderSource, CycleCollected.
 
-    `turns` are shared by all processes.
+    `reader` is shared by all processes.
     """
 
     def __init__(
@@ -71,13 +71,13 @@ class ObjectHeap:
         target: HeapTarget,
         collector: Callable[[], CollectorState | None],
         now_ns: int,
-        turns: ReadingTurns,
+        reader: SharedReader,
     ) -> None:
         self.failure: str | None = None
         self.watched_since_ns: int | None = now_ns
         self._target = target
         self._collector = collector
-        self._turns = turns
+        self._reader = reader
         self._due_ns = now_ns
         self._growing = GrowingContainers()
         self._looks = CollectorLooks()
@@ -157,7 +157,7 @@ class ObjectHeap:
     def close(self) -> None:
         """End a running or waiting reading, without waiting for it."""
         self._is_closed = True
-        self._turns.look_again()
+        self._reader.turns.look_again()
         child = self._child
         if child is not None:
             child.kill()
@@ -213,7 +213,8 @@ class ObjectHeap:
                 self.failure = str(found.message if found else "a reading failed")
         pause_ns = (now_ns - since_ns) // _PARTS if self._is_wanted else _LONGEST_NS
         pause_ns = min(max(pause_ns, _SHORTEST_NS), _LONGEST_NS)
-        self._due_ns = now_ns + max(pause_ns, round(took_s / _TIME_SHARE * _NS_PER_S))
+        share = _TIME_SHARE if self._count >= READINGS_MIN else _TIME_SHARE_OF_ALL
+        self._due_ns = now_ns + max(pause_ns, round(took_s / share * _NS_PER_S))
 
     def _look(self, now_ns: int) -> None:
         try:
@@ -234,19 +235,21 @@ class ObjectHeap:
 
     def _read(self) -> None:
         """Runs in a separate thread."""
-        with self._turns.turn(lambda: not self._is_closed) as has_turn:
+        with self._reader.turns.turn(lambda: not self._is_closed) as has_turn:
             if has_turn:
                 self._read_now()
+        self._reader.end_if_idle()
 
     def _read_now(self) -> None:
         try:
-            self._child = child = started()
-            if self._is_closed:
-                child.kill()
             watched = tuple(self._growing.rising(_WATCHED_MAX))
-            reading = ask(child, HeapRequest(self._target, watched=watched), _TIMEOUT_S)
+            with self._reader.child() as child:
+                self._child = child
+                if self._is_closed:
+                    child.kill()
+                reading = ask(child, HeapRequest(self._target, watched=watched), _TIMEOUT_S)
             self._found = (time.monotonic_ns(), reading)
-            self._turns.rest(reading.took_s * (1 / _TIME_SHARE_OF_ALL - 1))
+            self._reader.turns.rest(reading.took_s * (1 / _TIME_SHARE_OF_ALL - 1))
         except errors.BpfleakdError as error:
             self._found = error
         except Exception:

@@ -20,7 +20,7 @@ from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.cpython.code_object import CodeObjectReader
 from bpfleakd.runtimes.cpython.collector import read_collector
 from bpfleakd.runtimes.cpython.frames import ArenaCode, PythonFrames
-from bpfleakd.runtimes.cpython.heap_reading import HeapTarget
+from bpfleakd.runtimes.cpython.heap_reading import HeapTarget, SharedReader
 from bpfleakd.runtimes.cpython.interpreter import (
     Interpreter,
     UntrustedInterpreter,
@@ -29,7 +29,6 @@ from bpfleakd.runtimes.cpython.interpreter import (
 )
 from bpfleakd.runtimes.cpython.object_heap import ObjectHeap
 from bpfleakd.runtimes.cpython.pools import arena_bytes
-from bpfleakd.runtimes.cpython.turns import ReadingTurns
 from bpfleakd.runtimes.cpython.types import PythonTypes
 from bpfleakd.runtimes.cpython.walker import python_walk
 from bpfleakd.runtimes.runtime import NotStarted
@@ -40,7 +39,7 @@ PROC = Path("/proc")
 _foreign: dict[FileKey, None] = {}
 _FOREIGN_MAX = 4_096
 # One object heap is read at a time, among all processes.
-_turns = ReadingTurns()
+_reader = SharedReader()
 
 
 class CPython:
@@ -75,7 +74,7 @@ class CPython:
         target = HeapTarget(pid, found.layout, found.types)
         self.types = PythonTypes(target)
         collector = partial(read_collector, memory, found.layout, found.runtime)
-        self.live_heap = self.allocations = ObjectHeap(target, collector, time.monotonic_ns(), _turns)
+        self.live_heap = self.allocations = ObjectHeap(target, collector, time.monotonic_ns(), _reader)
 
     @property
     def notes(self) -> Sequence[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 
 from bpfleakd import errors
 from bpfleakd.runtimes.cpython.heap_reading import HeapRequest, HeapTarget, ask, started
@@ -37,7 +38,8 @@ class PythonTypes:
     @staticmethod
     def _read(request: HeapRequest) -> Sequence[TypeCount]:
         try:
-            reading = ask(started(), request, _TIMEOUT_S)
+            with closing(started()) as child:
+                reading = ask(child, request, _TIMEOUT_S)
         except errors.BpfleakdError as error:
             raise RuntimeFailure(error.message) from error
         return [TypeCount(name, size, count) for name, size, count in reading.counts]

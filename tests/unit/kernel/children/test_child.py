@@ -11,11 +11,15 @@ from pathlib import Path
 import pytest
 
 from bpfleakd import errors
-from bpfleakd.kernel.child import end_ahead, expect_ahead, run_child, start_ahead
+from bpfleakd.kernel.children.child import end_ahead, expect_ahead, run_child, start_ahead
+from tests.unit.waiting import until
 
-from ..waiting import until
-
-SERVE = "import ctypes, os, sys, time\nfrom bpfleakd import errors\nfrom bpfleakd.kernel.child import serve\n"
+SERVE = """
+import ctypes, os, sys, time
+from bpfleakd import errors
+from bpfleakd.kernel.children.child import serve
+"""
+CHILD = "bpfleakd.kernel.children.child"
 
 
 @pytest.fixture
@@ -115,7 +119,7 @@ def test_a_child_ends_with_its_parent(tmp_path: Path, monkeypatch: pytest.Monkey
     main = "def main(request):\n    open(request, 'w').write(str(os.getpid()))\n    time.sleep(60)\n"
     (tmp_path / "child_of_a_test.py").write_text(f"{SERVE}{main}serve(main)\n")
     begun = tmp_path / "begun"
-    parent = f"from bpfleakd.kernel.child import run_child; run_child('child_of_a_test', {str(begun)!r})"
+    parent = f"from {CHILD} import run_child; run_child('child_of_a_test', {str(begun)!r})"
     with subprocess.Popen([sys.executable, "-c", parent]) as process:
         until(lambda: begun.exists() and begun.read_text())
         child = os.pidfd_open(int(begun.read_text()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,9 +13,8 @@ from msgspec.structs import replace
 from bpfleakd.model.code.stack import RawStack, StackEnd
 from bpfleakd.runtimes.cpython.collector import CollectorState
 from bpfleakd.runtimes.cpython.containers import Container
-from bpfleakd.runtimes.cpython.heap_reading import HeapTarget
+from bpfleakd.runtimes.cpython.heap_reading import HeapTarget, SharedReader
 from bpfleakd.runtimes.cpython.object_heap import ObjectHeap
-from bpfleakd.runtimes.cpython.turns import ReadingTurns
 from bpfleakd.runtimes.runtime import CycleGarbage
 from tests.unit.waiting import until
 
@@ -45,8 +45,9 @@ def target() -> Iterator[HeapTarget]:
 
 def test_a_heap_that_waits_for_its_turn(target: HeapTarget) -> None:
     """A closed heap neither waits nor reads, however long the previous one takes; another one then reads."""
-    turns = ReadingTurns()
-    closed, other = (ObjectHeap(target, no_collector, LONG_AGO_NS, turns) for _ in range(2))
+    reader = SharedReader()
+    turns = reader.turns
+    closed, other = (ObjectHeap(target, no_collector, LONG_AGO_NS, reader) for _ in range(2))
     with turns.turn(lambda: True):
         for heap in (closed, other):
             assert not heap.read(LATER_NS)
@@ -60,9 +61,27 @@ def test_a_heap_that_waits_for_its_turn(target: HeapTarget) -> None:
     other.close()
 
 
+def test_one_child_reads_all_heaps_that_wait() -> None:
+    """It ends when no reading waits any more, or after a failure."""
+    reader = SharedReader()
+    with reader.turns.turn(lambda: True):
+        with reader.child() as first:
+            pass
+        reader.end_if_idle()
+        with contextlib.suppress(ValueError), reader.child() as again:
+            assert again is first
+            raise ValueError
+        with reader.child() as second:
+            assert second is not first
+    reader.end_if_idle()
+    with reader.child() as third:
+        assert third is not second
+    reader.end_if_idle()
+
+
 def test_many_containers_of_one_site_are_summed(target: HeapTarget) -> None:
     """Three hundred lists that one function fills, a few values a second each; and a deque of another."""
-    heap = ObjectHeap(target, no_collector, LATER_NS, ReadingTurns())
+    heap = ObjectHeap(target, no_collector, LATER_NS, SharedReader())
     lists = range(0x1000, 0x1000 + 300)
     for at_s in range(8):
         found = [Container(one, "list", 200 + 20 * at_s, one * 0x100 + at_s) for one in lists]
@@ -97,7 +116,7 @@ def test_growth_that_may_be_garbage(target: HeapTarget) -> None:
     state = CollectorState(True, 0, 3, threshold=10, since_full=0, objects=40_000, pending=0)
     later = replace(state, middle_count=5, since_full=5, pending=5_000)
     states = [state, later, replace(state, full_count=4)]
-    heap = ObjectHeap(target, lambda: states.pop(0), 0, ReadingTurns())
+    heap = ObjectHeap(target, lambda: states.pop(0), 0, SharedReader())
     for at_s in (10, 60, 110):
         heap._look(at_s * 1_000_000_000)
         assert heap._may_be_garbage(at_s + 300.0)
@@ -119,7 +138,7 @@ def test_growth_that_may_be_garbage(target: HeapTarget) -> None:
 @pytest.mark.parametrize("name", ["weakref", "weakref.ReferenceType", "weakref.KeyedRef"])
 def test_a_set_of_weak_references_keeps_nothing(target: HeapTarget, name: str) -> None:
     """It refers to objects that others keep; if there is no other, it is all that is known."""
-    heap = ObjectHeap(target, no_collector, LATER_NS, ReadingTurns())
+    heap = ObjectHeap(target, no_collector, LATER_NS, SharedReader())
     for at_s in range(8):
         sizes = {0x1000: 1_000 + 90 * at_s, 0x2000: 1_001 + 90 * at_s}
         heap._growing.take(float(at_s), [Container(one, "set", size, one + 8) for one, size in sizes.items()])
