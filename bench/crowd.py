@@ -22,7 +22,7 @@ from bench.targets import Target, build_workload, own_libc
 from bpfleakd.kernel import bpf
 from bpfleakd.kernel.bpf import AttachType, ProgramType
 from bpfleakd.kernel.probes.links import Linker, ProbePoint, close_all
-from bpfleakd.kernel.probes.shared import SharedProbes, group_of
+from bpfleakd.kernel.probes.shared import SharedKind, SharedProbes, group_of
 from bpfleakd.kernel.programs import AttachMethod, programs_of
 from bpfleakd.model.code.probe import FunctionRole
 
@@ -128,7 +128,7 @@ def _empty_programs(method: AttachMethod) -> Iterator[dict[str, int]]:
 def _shared_probes() -> Iterator[SharedProbes]:
     directory = Path(tempfile.mkdtemp(prefix="bpfleakd-bench-", dir=_BPFFS))
     program = bpf.program_load(ProgramType.KPROBE, _EMPTY_PROGRAM, AttachType.NONE, "bench_empty")
-    shared = SharedProbes(program, program, group_of(directory), directory / "shared")
+    shared = SharedProbes(dict.fromkeys(SharedKind, program), group_of(directory), directory / "shared")
     try:
         yield shared
     finally:

@@ -124,8 +124,8 @@ def _process_of_many_files(modules: str) -> Iterator[int]:
             process.kill()
 
 
-def _wait_for_children(pid: int, timeout_s: float = 30.0) -> None:
-    """Wait until a process has no children: the daemon builds tables in a child."""
+def _wait_for_children(pid: int, timeout_s: float = 120.0) -> None:
+    """Wait until a process has no children: the daemon builds tables in one, which stays for 20 s more."""
     deadline = time.monotonic() + timeout_s
     while any(path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")):
         if time.monotonic() > deadline:
