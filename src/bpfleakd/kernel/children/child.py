@@ -20,12 +20,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import IO, Any
 
 from bpfleakd import errors
 
-_KILLED_S = 5.0
+KILLED_S = 5.0
 _PR_SET_PDEATHSIG = 1
+_LAST_LINES = 6
 
 # The keys of the lines that a child reads.
 _EXPECTED = "expected"
@@ -40,15 +41,7 @@ class Child:
 
     def __init__(self, module: str, descriptors: Sequence[int] = ()) -> None:
         self._module = module
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", module],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            pass_fds=descriptors,
-            # Ctrl-C in a terminal is for the parent, which ends its children in order.
-            process_group=0,
-        )
+        self._process = start(module, subprocess.PIPE, descriptors)
 
     def expect(self, request: Any) -> None:
         """Send the probable request; if the child has ended meanwhile, `ask` fails."""
@@ -69,11 +62,10 @@ class Child:
             child.kill()
             # A child that waits for a page of a file server ends only with that wait.
             with contextlib.suppress(subprocess.TimeoutExpired):
-                child.communicate(timeout=_KILLED_S)
+                child.communicate(timeout=KILLED_S)
             raise errors.KernelError(f"{module} did not end within {timeout_s:g} s") from expired
         if child.returncode != 0 or not output:
-            last_words = log.decode(errors="replace").strip().splitlines()[-6:]
-            raise errors.KernelError(f"{module} ended with {child.returncode}: " + " | ".join(last_words))
+            raise ended(module, child.returncode, log)
         return result_of(output)
 
     def kill(self) -> None:
@@ -84,6 +76,19 @@ class Child:
         """End a child that received no request."""
         self._process.kill()
         self._process.communicate()
+
+
+def start(module: str, log: int | IO[bytes], descriptors: Sequence[int] = ()) -> subprocess.Popen[bytes]:
+    """Start a module with pipes for requests and replies, and `log` for all else that it prints."""
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", module],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        pass_fds=descriptors,
+        # Ctrl-C in a terminal is for the parent, which ends its children in order.
+        process_group=0,
+    )
 
 
 def start_ahead(module: str) -> None:
@@ -114,9 +119,8 @@ def run_child(module: str, request: Any, timeout_s: float = 300.0, descriptors: 
 
 def serve(main: Callable[[Any], Any], prepare: Callable[[Any], None] = lambda _expected: None) -> None:
     """The child's side: answer the one request on standard input, after `prepare` with an expected one."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    reply_fd = os.dup(sys.stdout.fileno())
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    end_with_parent()
+    reply_fd = take_output()
     message = json.loads(sys.stdin.buffer.readline())
     if _EXPECTED in message:
         prepare(message[_EXPECTED])
@@ -124,6 +128,24 @@ def serve(main: Callable[[Any], Any], prepare: Callable[[Any], None] = lambda _e
     reply = reply_to(message[_REQUESTED], main)
     with open(reply_fd, "wb") as stream:
         stream.write(reply)
+
+
+def end_with_parent() -> None:
+    """Have the kernel kill this process when the thread that started it ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def take_output() -> int:
+    """A descriptor of standard output for replies; what is printed from now on goes to standard error."""
+    reply_fd = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return reply_fd
+
+
+def ended(module: str, code: int, log: bytes) -> errors.KernelError:
+    """The error of a child that ended without a reply, with its last words."""
+    last_words = log.decode(errors="replace").strip().splitlines()[-_LAST_LINES:]
+    return errors.KernelError(f"{module} ended with {code}: " + " | ".join(last_words))
 
 
 def reply_to(request: Any, main: Callable[[Any], Any]) -> bytes:

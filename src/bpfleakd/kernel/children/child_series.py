@@ -10,11 +10,9 @@ also when the daemon is killed.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import select
-import signal
 import subprocess
 import sys
 import time
@@ -22,12 +20,17 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from bpfleakd import errors
-from bpfleakd.kernel.children.child import reply_to, result_of
+from bpfleakd.kernel.children.child import (
+    KILLED_S,
+    end_with_parent,
+    ended,
+    reply_to,
+    result_of,
+    start,
+    take_output,
+)
 
-_KILLED_S = 5.0
-_PR_SET_PDEATHSIG = 1
 _READ_BYTES = 1 << 20
-_LAST_LINES = 6
 
 
 class ChildSeries:
@@ -37,14 +40,7 @@ class ChildSeries:
         self._module = module
         # A pipe that nobody reads would fill up.
         self._log = os.fdopen(os.memfd_create("child-log"), "r+b")
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", module],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            # Ctrl-C in a terminal is for the parent, which ends its children in order.
-            process_group=0,
-        )
+        self._process = start(module, self._log)
 
     def ask(self, request: Any, timeout_s: float) -> Any:
         """Send a request and return its reply.
@@ -74,7 +70,7 @@ class ChildSeries:
                 # A request that was not sent.
                 continue
         try:
-            self._process.wait(_KILLED_S)
+            self._process.wait(KILLED_S)
         except subprocess.TimeoutExpired:
             # It waits for a page of a file server, and ends with that wait.
             return
@@ -96,16 +92,14 @@ class ChildSeries:
         return b"".join(parts)
 
     def _raise_ended(self) -> NoReturn:
-        code = self._process.wait(_KILLED_S)
+        code = self._process.wait(KILLED_S)
         self._log.seek(0)
-        last_words = self._log.read().decode(errors="replace").strip().splitlines()[-_LAST_LINES:]
-        raise errors.KernelError(f"{self._module} ended with {code}: " + " | ".join(last_words))
+        raise ended(self._module, code, self._log.read())
 
 
 def serve_series(main: Callable[[Any], Any]) -> None:
     """The child's side: answer the requests on standard input until it ends."""
-    reply_fd = os.dup(sys.stdout.fileno())
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    reply_fd = take_output()
     own_pid = os.getpid()
     while line := sys.stdin.buffer.readline():
         worker = os.fork()
@@ -119,7 +113,7 @@ def _answer(line: bytes, main: Callable[[Any], Any], reply_fd: int, parent_pid: 
     code = 1
     try:
         # To interrupt it, the daemon kills the child.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        end_with_parent()
         if os.getppid() != parent_pid:
             os._exit(code)
         with open(reply_fd, "wb") as stream:
@@ -134,14 +128,14 @@ def _answer(line: bytes, main: Callable[[Any], Any], reply_fd: int, parent_pid: 
 
 def _wait(worker: int) -> None:
     """Wait for the fork, or for the end of the daemon. Whatever is wrong with one of them ends the child."""
-    ended = os.pidfd_open(worker)
+    descriptor = os.pidfd_open(worker)
     waiting = select.poll()
-    waiting.register(ended, select.POLLIN)
+    waiting.register(descriptor, select.POLLIN)
     # Nothing but POLLHUP: the next request may be there.
     waiting.register(sys.stdin.fileno(), 0)
-    if (ended, select.POLLIN) not in waiting.poll():
+    if (descriptor, select.POLLIN) not in waiting.poll():
         sys.exit(1)
-    os.close(ended)
+    os.close(descriptor)
     _pid, status = os.waitpid(worker, 0)
     code = os.waitstatus_to_exitcode(status)
     if code:
