@@ -34,14 +34,17 @@ def test_a_dictionary_beside_ten_times_as_much_garbage(
     pid = heaps("dictionary")
     tracer.attach(pid)
 
-    wait_until(lambda: tracer.top(pid)["process_verdict"]["verdict"] == "leak", 180 * PATIENCE)
+    def named() -> dict[str, Any] | None:
+        """The report once a site leaks; on a busy machine the heap may be known to leak before its keeper."""
+        report = tracer.top(pid)
+        functions = {site["function"] for site in leaks(report)}
+        assert functions <= {"Shop.Sessions.Remember"}
+        return report if functions and report["process_verdict"]["verdict"] == "leak" else None
 
-    report = tracer.top(pid)
+    report = wait_until(named, 180 * PATIENCE)
     assert report["managed"]["verdict"] == "leak"
     assert report["managed"]["full_collections"] > 0
     found = leaks(report)
-    assert "Shop.Sessions.Remember" in {site["function"] for site in found}
-    assert {site["function"] for site in found} <= {"Shop.Sessions.Remember"}
     assert {site["kind"] for site in found} == {"managed"}
     (orders,) = [site for site in found if site["type"] == "Shop.Order"]
     assert [frame["function"] for frame in orders["stack"]][:2] == [

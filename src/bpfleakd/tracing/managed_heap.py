@@ -1,7 +1,8 @@
 """The managed heap of a traced process: its collections, and the verdict on the sites that commit it.
 
 The collector commits memory on behalf of the method that allocates at that moment, garbage or not. bpfleakd
-blames that method for the commits, but the verdict comes from what collections leave alive.
+charges that method with the commits, but the verdict comes from what collections leave alive: while the
+method that keeps it is unknown, the heap leaks, and none of these methods does.
 """
 
 from __future__ import annotations
@@ -152,14 +153,10 @@ class HeapTracking:
 
     @property
     def of_process(self) -> ManagedHeap | None:
-        """The heap for the verdict on the process; its reason says how to find the owner if no site leaks.
-
-        A heap whose memory was all committed before the attach (`-Xms` as large as `-Xmx`) has no such sites;
-        while it is growing and not leaking, its sites do not show it.
-        """
+        """The heap for the verdict on the process; the reason says how to find the keeper, if unknown."""
         if self.heap is None or self.is_held:
             return self.heap
-        is_leak = self.heap.verdict is Verdict.LEAK and not len(self.rows)
+        is_leak = self.heap.verdict is Verdict.LEAK
         if not is_leak and not (self.heap.verdict is Verdict.GROWING and self.teller):
             return self.heap
         return replace(self.heap, reason=f"{self.heap.reason}; {self._unknown_keeper}")
@@ -193,11 +190,12 @@ class HeapTracking:
         if self.heap.verdict in _RISING and self.is_held:
             # One problem, shown where it is.
             return SiteVerdict(Verdict.STEADY, verdict.confidence, _EXPLAINED, 0.0)
-        if self.heap.verdict is Verdict.LEAK and key.kind is not AllocationKind.HEAP:
+        if self.heap.verdict is Verdict.LEAK and key.kind is AllocationKind.PYTHON:
+            # Python frees garbage at once: who uses up memory for objects mostly keeps them.
             reason = f"{self.heap.reason}; {self._unknown_keeper}"
             return replace(verdict, verdict=Verdict.LEAK, reason=reason)
         if self.heap.verdict is Verdict.LEAK:
-            reason = f"memory of the managed heap: {self.heap.reason}"
+            reason = f"memory of the managed heap: {self.heap.reason}; {self._unknown_keeper}"
             return SiteVerdict(Verdict.GROWING, verdict.confidence, reason, 0.0)
         confidence = 0.0 if self.heap.verdict is Verdict.UNKNOWN else verdict.confidence
         return SiteVerdict(self.heap.verdict, confidence, self.heap.reason, 0.0)

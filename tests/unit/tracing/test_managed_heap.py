@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from bpfleakd.model.code.stack import Frame, FrameKind
@@ -81,20 +80,19 @@ def test_other_collectors_take_nothing_from_malloc() -> None:
 
 
 def test_what_is_said_of_such_a_site() -> None:
-    """The heap's verdict replaces the site's; if the runtime names no method, none is named."""
+    """The heap's verdict replaces the site's. While the keeper is unknown, no method that commits leaks."""
     leak = SiteVerdict(Verdict.LEAK, 0.9, "grows", 1e5)
     key = SiteKey(COMMIT, 1)
     assert tracking("V8").on_site(key, PAGES, leak).verdict is Verdict.STEADY
     of_leak = tracking("V8", Verdict.LEAK)
-    assert of_leak.on_site(key, PAGES, leak).verdict is Verdict.LEAK
-    assert "the function that keeps it is unknown" in of_leak.on_site(key, PAGES, leak).reason
     of_leak.teller = "--inspector"
-    assert "bpfleakctl types PID --inspector" in of_leak.on_site(key, PAGES, leak).reason
-    found = of_leak.on_site(SiteKey(HEAP, 1), SLOTS, leak)
-    assert (found.verdict, found.reason) == (
-        Verdict.GROWING,
-        "memory of the managed heap: what 9 collections leave alive",
-    )
+    for site, stack in ((key, PAGES), (SiteKey(HEAP, 1), SLOTS)):
+        found = of_leak.on_site(site, stack, leak)
+        assert (found.verdict, found.leak_bytes_per_s) == (Verdict.GROWING, 0.0)
+        assert found.reason == (
+            "memory of the managed heap: what 9 collections leave alive;"
+            " the function that keeps it is unknown: ask by `bpfleakctl types PID --inspector`"
+        )
     for of_heap in (of_leak, tracking("V8", Verdict.GROWING)):
         of_heap.is_held = True
         explained = of_heap.on_site(key, PAGES, leak)
@@ -103,8 +101,16 @@ def test_what_is_said_of_such_a_site() -> None:
     assert of_leak.on_site(SiteKey(HEAP, 1), BUFFER, leak) is leak
 
 
-def test_a_heap_that_leaks_and_commits_nothing() -> None:
-    """It has all its memory from the start, so that no site says how to ask: the process' verdict does."""
+def test_what_is_said_of_arenas() -> None:
+    """Python frees garbage at once, so the function that used up memory for objects is the leak's."""
+    leak = SiteVerdict(Verdict.LEAK, 0.9, "grows", 1e5)
+    found = tracking("CPython", Verdict.LEAK).on_site(SiteKey(AllocationKind.PYTHON, 1), [], leak)
+    assert (found.verdict, found.leak_bytes_per_s) == (Verdict.LEAK, 1e5)
+    assert "the function that keeps it is unknown" in found.reason
+
+
+def test_a_heap_that_leaks_without_a_known_keeper() -> None:
+    """The process' verdict says how to ask: no site does, if the heap has all its memory from the start."""
     of_leak = tracking("JVM", Verdict.LEAK)
     of_leak.teller = "--who"
     asked = "the function that keeps it is unknown: ask by `bpfleakctl types PID --who`"
@@ -112,14 +118,12 @@ def test_a_heap_that_leaks_and_commits_nothing() -> None:
     assert of_leak.of_process.reason == f"what 9 collections leave alive; {asked}"
     steady = tracking("JVM")
     assert steady.of_process is steady.heap
-    of_leak.rows = np.array([3])
-    assert of_leak.of_process is of_leak.heap
     growing = tracking("JVM", Verdict.GROWING)
     assert growing.of_process is growing.heap
-    growing.teller, growing.rows = "--who", np.array([3])
+    growing.teller = "--who"
     assert growing.of_process is not None
     assert growing.of_process.reason.endswith(asked)
-    of_leak.rows, of_leak.is_held = np.array([], np.intp), True
+    of_leak.is_held = True
     assert of_leak.of_process is of_leak.heap
 
 

@@ -85,7 +85,7 @@ class DotnetAllocations:
                 one.live_bytes,
                 one.samples,
                 one.growth_bytes_per_s,
-                is_proven=shown.proofs > 0,
+                is_proven=one.is_proven,
                 age_s=age_ns / _NS_PER_S if age_ns > _FRESH_NS else 0.0,
             )
             for one in shown.retained

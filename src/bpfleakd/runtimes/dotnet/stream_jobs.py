@@ -98,6 +98,7 @@ class RetainedRow(msgspec.Struct, frozen=True, array_like=True):
     live_bytes: Number
     samples: Number
     growth_bytes_per_s: float
+    is_proven: bool
 
 
 class Allocated(msgspec.Struct, frozen=True, tag=True):
@@ -187,6 +188,7 @@ def allocations(files: Sequence[int], _arguments: object, answer: Answers) -> No
                     _number(one.live_bytes),
                     one.samples,
                     one.growth_bytes_per_s,
+                    one.is_proven,
                 )
                 for one in survivors.retained()[:_RETAINED_MAX]
             )

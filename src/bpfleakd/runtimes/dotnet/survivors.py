@@ -16,7 +16,7 @@ Rules:
   thread has not started yet.
 - What stays are the samples that a full collection found alive long after they were taken. The others may be
   garbage: what a queue or a cache holds for a while reaches the old generations, and dies there.
-- Before the first such collection, what survived any is all that is known. It is not proven.
+- Until such a collection finds any, what survived others is all that is known. It is not proven.
 
 No I/O.
 """
@@ -102,12 +102,16 @@ class SampledSurvivors:
     def retained(self) -> list[Retained]:
         """Retained samples by type and stack, most bytes first: found alive by a full collection long after.
 
-        Growth is in bytes per second. Before such a collection, all survivors count, and nothing is proven.
+        Growth is in bytes per second. If there are none, all survivors count, and nothing is proven.
         """
         self._settle()
-        stays = self._known >= (_STAYS if self.proofs else _SURVIVED)
+        stays = self._known >= _STAYS
+        # The first such collection may come before any sample is old enough.
+        is_proven = bool(stays.any())
+        if not is_proven:
+            stays = self._known >= _SURVIVED
         grown, grown_s = stays, (self.last_ns - self.began_ns) / 1e9
-        if self.proofs:
+        if is_proven:
             proven_ns = self.began_ns + int(_PROVEN_SHARE * (self._proof_ns - self.began_ns))
             grown, grown_s = stays & (self._born_ns < proven_ns), (proven_ns - self.began_ns) / 1e9
         live_bytes, growing_bytes = self._bytes_by_kind(stays), self._bytes_by_kind(grown)
@@ -118,7 +122,7 @@ class SampledSurvivors:
                 int(live_bytes[kind]),
                 int(samples[kind]),
                 float(growing_bytes[kind]) / max(1.0, grown_s),
-                is_proven=self.proofs > 0,
+                is_proven=is_proven,
             )
             for name, kind in self._kinds.items()
             if samples[kind]

@@ -158,6 +158,25 @@ def test_what_a_full_collection_finds_alive_too_early_is_not_said_to_stay() -> N
     assert heap.retained() == {"Order": (100_000, 1), "Page": (500_000, 5)}
 
 
+def test_a_full_collection_before_any_sample_is_old_enough() -> None:
+    """What survived is still shown, unproven: with nothing to show, nobody knew who makes the heap grow."""
+    heap = Heap()
+    heap.event(99, b"")
+    for _second in range(5):
+        heap.event(99, b"")
+    heap.allocate("Order", 0x10_0000, FILL)
+    number = heap.begin(2)
+    heap.stays((0x10_0000, 0x40))
+    heap.end(number)
+    assert heap.survivors.proofs
+    assert [(one.type, one.is_proven) for one in heap.survivors.retained()] == [("Order", False)]
+    for _collection in range(2):
+        number = heap.begin(2)
+        heap.stays((0x10_0000, 0x40))
+        heap.end(number)
+    assert [(one.type, one.is_proven) for one in heap.survivors.retained()] == [("Order", True)]
+
+
 def test_a_background_collection_between_others() -> None:
     """It covers what was old when it began; the other collections cover young objects."""
     heap = Heap()
