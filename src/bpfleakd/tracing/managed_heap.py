@@ -190,12 +190,12 @@ class HeapTracking:
         if self.heap.verdict in _RISING and self.is_held:
             # One problem, shown where it is.
             return SiteVerdict(Verdict.STEADY, verdict.confidence, _EXPLAINED, 0.0)
-        if self.heap.verdict is Verdict.LEAK and key.kind is AllocationKind.PYTHON:
-            # Python frees garbage at once: who uses up memory for objects mostly keeps them.
-            reason = f"{self.heap.reason}; {self._unknown_keeper}"
-            return replace(verdict, verdict=Verdict.LEAK, reason=reason)
         if self.heap.verdict is Verdict.LEAK:
-            reason = f"memory of the managed heap: {self.heap.reason}; {self._unknown_keeper}"
+            reason = f"{self.heap.reason}; {self._unknown_keeper}"
+            if key.kind is AllocationKind.PYTHON:
+                # Python frees garbage at once: who uses up memory for objects mostly keeps them.
+                return replace(verdict, verdict=Verdict.LEAK, reason=reason)
+            reason = f"memory of the managed heap: {reason}"
             return SiteVerdict(Verdict.GROWING, verdict.confidence, reason, 0.0)
         confidence = 0.0 if self.heap.verdict is Verdict.UNKNOWN else verdict.confidence
         return SiteVerdict(self.heap.verdict, confidence, self.heap.reason, 0.0)

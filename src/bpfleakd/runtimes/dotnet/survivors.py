@@ -16,7 +16,7 @@ Rules:
   thread has not started yet.
 - What stays are the samples that a full collection found alive long after they were taken. The others may be
   garbage: what a queue or a cache holds for a while reaches the old generations, and dies there.
-- Until such a collection finds any, what survived others is all that is known. It is not proven.
+- While no sample is known to stay, all samples that survived any collection count. They are not proven.
 
 No I/O.
 """
