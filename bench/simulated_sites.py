@@ -147,6 +147,18 @@ def queue(per_s: float, period_s: float, size_bytes: float = 500) -> Make:
     return make
 
 
+def backlog(per_s: float, emptied_share: float, size_bytes: float = 300) -> Make:
+    """A queue from which this share of what comes in is taken out, the oldest first, at even pauses."""
+
+    def make(random: Random, until_s: float) -> Blocks:
+        born_s = np.sort(_poisson(random, per_s, 0, until_s))
+        pause_s = 1 / (emptied_share * per_s)
+        freed_s = np.maximum.accumulate(born_s - pause_s * np.arange(len(born_s)))
+        return Blocks.of(born_s, freed_s + pause_s * np.arange(1, len(born_s) + 1) - born_s, size_bytes)
+
+    return make
+
+
 def warm_up(blocks: int, time_constant_s: float, size_bytes: float = 500) -> Make:
     """Blocks that stay, fewer and fewer of them."""
     return lambda random, until_s: Blocks.of(

@@ -29,6 +29,7 @@ LEAKS: Mapping[str, sites.Make] = {
     "10 blocks/s beside a cache, 63% full after 30 s": sites.mixed(sites.leak(10), sites.warm_up(3000, 30)),
     "10 blocks/s, one of 8 recorded": sites.sampled(sites.leak(10, 64), 512),
     "10 blocks/s, one of 64 recorded": sites.sampled(sites.leak(10, 64), 4096),
+    "queue of 300/s that loses 200/s, one of 64 recorded": sites.sampled(sites.backlog(300, 2 / 3, 64), 4096),
 }
 CLEAN: Mapping[str, sites.Make] = {
     "lives of 10 ms": sites.churn(500, 0.01),
@@ -44,6 +45,8 @@ CLEAN: Mapping[str, sites.Make] = {
     "cache, 1,000 requests/s by Zipf's law": sites.zipf_cache(100_000, 1_000),
     "the same, seen after 300 s": sites.zipf_cache(100_000, 1_000, attached_after_s=300),
     "LRU of 25 s": sites.lru(100, 25),
+    "LRU of 20 s, 20 blocks recorded": sites.sampled(sites.lru(64, 20, size_bytes=64), 4096),
+    "lives of 60 s, 16 blocks recorded": sites.sampled(sites.sessions(17, 60, size_bytes=64), 4096),
     "queue of 10 s": sites.queue(200, 10),
     "queue of 60 s": sites.queue(200, 60),
     "warm-up, 20 s": sites.warm_up(3000, 20),
@@ -75,6 +78,8 @@ _COLOURS = (
     "#8c6d31",
     "#3182bd",
     "#e6550d",
+    "#31a354",
+    "#756bb1",
 )
 _WIDTH, _HEIGHT, _LEFT, _TOP = 460, 240, 60, 40
 _PANEL = _HEIGHT + 90

@@ -67,6 +67,8 @@ _SURVIVORS_ENOUGH = 20.0
 _REPLACED_SHARE = 0.3
 # If a site frees its old blocks, its envelope gains less than this share of the new blocks' survivors.
 _GAIN_OF_SURVIVORS = 0.5
+# Poisson's standard errors of what lives that a backlog must gain.
+_FAR_FROM_CHANCE = 4.0
 # The envelope is as good as the live figures for sites that fell back within this share of the time.
 _CALM_SHARE = 0.25
 # Growth below this multiple of the noise does not count.
@@ -77,10 +79,10 @@ _ALMOST_NOTHING = 0.05
 # If at most this share of the old blocks is left, and as much of the oldest, those left do not belong to the
 # blocks that die.
 _FEW_SURVIVE = 0.1
+# If more blocks explain this share of the gain in bytes, blocks do not merely get larger.
+_ADDED_SHARE = 0.5
 # A recorded block that represents at least this many belongs to a sample.
 _SAMPLED_WEIGHT = 1.5
-# A step of which this many blocks are recorded on average is missed once in 150 times.
-_RECORDED_FOR_CERTAIN = 5.0
 # The last third of a window begins at this edge of its cells.
 _LATELY = CELLS - CELLS // 3
 # Blocks born just now have not had time to die: those of this many seconds, and of one such part of the
@@ -254,6 +256,7 @@ class _Measurement:
             evident.append(is_evident & enough & is_even(rise))
         for proof, fills in zip(evident, self._fills(grid, values, recorded_count), strict=True):
             proof &= ~fills
+        by_blocks = evident[1] | self._adds_blocks(*values)
         dies, freed_later = np.zeros(self._sites, bool), np.zeros(self._sites, bool)
         old_share = np.full(self._sites, np.nan)
         began_s, risen = np.maximum(start_s, self._first_birth_s), grid
@@ -270,8 +273,10 @@ class _Measurement:
             dies |= (older >= _BLOCKS_ENOUGH) & (fate.old_count < _REPLACED_SHARE * older)
             # A collection may free them all after the curve was read; a few blocks are no share, but none is.
             dies |= (older >= _FEW * self._exposure.weight) & (fate.old_count == 0)
-            # A backlog grows all the time: here few steps do not excuse a last third without gain.
-            is_backlog = dies & evident[1] & (of_count.last_third >= THIN_THIRD)
+            # A backlog grows all the time, so few steps do not excuse a last third without gain; and by more
+            # than the number of live blocks varies by chance.
+            by_chance = _FAR_FROM_CHANCE * np.sqrt(self._histories.live_count * self._exposure.weight)
+            is_backlog = dies & evident[1] & (of_count.last_third >= THIN_THIRD) & (gained >= by_chance)
             freed_later = self._freed_later(self._survival, is_backlog, began_s, end_s)
             self.dying, dies, old_share = self.dying & ~freed_later, dies & ~freed_later, fate.old_share
         window_s, rose_bytes = end_s - began_s, self._as_it_rose(self._bytes, risen)
@@ -279,9 +284,9 @@ class _Measurement:
         persists &= is_more_than_a_list(of_bytes.gain, of_count.gain)
         return persists, {
             "by_survivors": np.zeros(self._sites, bool),
-            "by_blocks": evident[1],
+            "by_blocks": by_blocks,
             # A single block that grows by realloc always looks young.
-            "dies": dies & evident[1],
+            "dies": dies & by_blocks,
             "window_s": window_s,
             "window_steps": np.maximum(of_bytes.steps * evident[0], of_count.steps * evident[1]),
             "gained_bytes": gain(rose_bytes),
@@ -291,6 +296,14 @@ class _Measurement:
             "old_share": old_share,
             "freed_later": freed_later,
         }
+
+    def _adds_blocks(self, of_bytes: Matrix, of_count: Matrix) -> Flags:
+        """Whether most bytes are gained when the number of blocks rises: blocks do not merely get larger."""
+        block_bytes = self._histories.live_bytes / np.maximum(self._histories.live_count, 1.0)
+        gained, more_blocks = np.diff(of_bytes, axis=0), np.diff(of_count, axis=0)
+        added = np.minimum(gained, more_blocks * block_bytes).sum(axis=0)
+        adds: Flags = added >= _ADDED_SHARE * gained.sum(axis=0)
+        return adds
 
     def _fills(self, grid: Matrix, values: Sequence[Matrix], recorded_count: Row) -> list[Flags]:
         """Whether bytes and blocks still fill like a cache over a grid; notes which sites are caches."""
@@ -499,10 +512,11 @@ class _Measurement:
         if self._survival is not None:
             lived = self._survival.between(start_s, end_s)
             stays = stays & ((gained_count < _FEW) | (lived >= _REPLACED_SHARE * gained_count))
-        # For sampled sites, a silence is evidence only if a step like those before would certainly have been
-        # recorded in it.
-        per_step = of_count.gain / self._exposure.weight / np.maximum(of_count.steps, 1.0)
-        is_known = (per_step >= _RECORDED_FOR_CERTAIN) | (self._weight < _SAMPLED_WEIGHT)
+        # For sampled sites, a silence is evidence only if some of as many blocks as before would certainly
+        # have been recorded in it.
+        recorded = of_count.gain / self._exposure.weight
+        is_known = recorded * np.log1p(-np.minimum(of_bytes.silence, 1 - 1e-9)) < LOG_ALPHA
+        is_known |= self._weight < _SAMPLED_WEIGHT
         stopped = (of_bytes.log_p_silence < LOG_ALPHA) | (is_known & has_stopped(of_bytes))
         seen = of_bytes
         if self._exposure.chance is not None:

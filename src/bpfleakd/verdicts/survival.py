@@ -25,8 +25,6 @@ _SAME_SHARE = 0.9
 _MUCH_LESS = 0.6
 # If a smaller share of the oldest third lives, it may be dying at the constant pace that leaves that share.
 _MOST = 0.8
-# If at least this many blocks of the middle third live and none of the oldest, blocks die.
-_FEW = 5.0
 # Lives lengthen if by those of now so many more blocks would have been live earlier, and by so many standard
 # errors of a count more.
 _LENGTHEN_SHARE, _LENGTHEN_T = 0.1, 4.0
@@ -88,7 +86,8 @@ class Survival(Struct, frozen=True):
             falls |= (shares[0] < _MOST) & (highest >= at_constant_pace)
             both = late + early - NORMAL_95 * np.sqrt(variances[0] + variances[2])
             falls |= (both > -2 * np.log(_SAME_SHARE)) & (late > early / 2)
-        dies = np.where(lived[0] > 0, falls, (lived[1] >= _FEW * weight[1]) & (born[0] > 0))
+        # None of the oldest live: that is no pace, but never a sign that they stay.
+        dies = np.where(lived[0] > 0, falls, (lived[1] > 0) & (born[0] > 0))
         old_share = np.where(born[0] > 0, shares[0], np.nan)
         return Fate(dies, old_share, lived[0] + lived[1], lived.sum(axis=0))
 

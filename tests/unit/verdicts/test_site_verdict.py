@@ -451,22 +451,10 @@ def _histories(made: list[sites.Blocks], now_s: float) -> SiteHistories:
     return histories
 
 
-def backlog(per_s: float, emptied_share: float) -> sites.Make:
-    """A queue from which this share of what comes in is taken out, the oldest first, at even pauses."""
-
-    def make(random: np.random.Generator, until_s: float) -> sites.Blocks:
-        born_s = np.sort(random.uniform(0, until_s, random.poisson(per_s * until_s)))
-        pause_s = 1 / (emptied_share * per_s)
-        freed_s = np.maximum.accumulate(born_s - pause_s * np.arange(len(born_s)))
-        return sites.Blocks.of(born_s, freed_s + pause_s * np.arange(1, len(born_s) + 1) - born_s, 300)
-
-    return make
-
-
 @pytest.mark.parametrize("emptied_share", [0.25, 0.5, 0.75, 0.9])
 def test_a_queue_that_is_emptied_too_slowly_is_a_leak(emptied_share: float) -> None:
     """After a while: it may catch up. Its oldest blocks are freed, but ever later."""
-    early, *later = verdicts(backlog(100, emptied_share), 120.0, 240.0, 600.0)
+    early, *later = verdicts(sites.backlog(100, emptied_share), 120.0, 240.0, 600.0)
     assert early.verdict is Verdict.GROWING
     for one in later:
         assert one.verdict is Verdict.LEAK
@@ -474,8 +462,53 @@ def test_a_queue_that_is_emptied_too_slowly_is_a_leak(emptied_share: float) -> N
         assert one.leak_bytes_per_s == pytest.approx(300 * 100 * (1 - emptied_share), rel=0.2)
 
 
+def test_a_backlog_is_found_in_a_sample() -> None:
+    """Of 300 blocks a second, of which 50 are never reached, one in 110 is recorded."""
+    made = sites.sampled(sites.backlog(300, 5 / 6), 32 << 10)
+    called = [verdicts(made, 600.0, seed=seed)[0].verdict for seed in range(20)]
+    assert called.count(Verdict.LEAK) >= 18
+
+
 @pytest.mark.parametrize(
-    "make", [backlog(100, 1.1), sites.sessions(100, 60), sites.sessions(100, 300), sites.lru(100, 100)]
+    "make",
+    [
+        sites.lru(100, 20, size_bytes=300),
+        sites.lru(300, 20, size_bytes=300),
+        sites.lru(30, 60, size_bytes=300),
+        sites.sessions(100, 20, size_bytes=300),
+        sites.sessions(30, 60, size_bytes=300),
+    ],
+)
+def test_few_recorded_blocks_that_are_replaced_are_no_leak(make: sites.Make) -> None:
+    """Some 20 recorded blocks live: their number rises by five or ten by chance."""
+    called = [
+        verdict
+        for seed in range(40)
+        for verdict in verdicts(sites.sampled(make, 32 << 10), 240.0, 300.0, 420.0, 600.0, seed=seed)
+    ]
+    assert [verdict for verdict in called if verdict.verdict is Verdict.LEAK] == []
+
+
+def test_few_blocks_of_which_the_oldest_are_freed_are_no_leak() -> None:
+    """A block of 64 KiB every five seconds that lives for a minute: twelve live."""
+    called = [
+        verdict
+        for seed in range(40)
+        for verdict in verdicts(sites.lru(0.2, 60, size_bytes=1 << 16), 120.0, 180.0, seed=seed)
+    ]
+    assert sum(verdict.verdict is Verdict.LEAK for verdict in called) <= 0.03 * len(called)
+
+
+def test_a_few_recorded_blocks_of_long_ago_are_a_plateau() -> None:
+    """Of a leak that ended after 25 s a handful is recorded: at its rate, more would have been since."""
+    made = sites.sampled(sites.stopping(20, 25, 333), 32 << 10)
+    called = [verdicts(made, 600.0, seed=seed)[0].verdict for seed in range(40)]
+    assert Verdict.LEAK not in called
+    assert called.count(Verdict.PLATEAU) >= 35
+
+
+@pytest.mark.parametrize(
+    "make", [sites.backlog(100, 1.1), sites.sessions(100, 60), sites.sessions(100, 300), sites.lru(100, 100)]
 )
 def test_lives_that_stay_as_long_as_they_are_make_no_leak(make: sites.Make) -> None:
     assert Verdict.LEAK not in {one.verdict for one in verdicts(make, 150.0, 180.0, 240.0, 300.0, 600.0)}
