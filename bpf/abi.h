@@ -99,6 +99,17 @@ struct call_counter {
 	__u64 unused[5];
 };
 
+/*
+ * A call by which an allocator makes its memory accessible: where mprotect enters the kernel, and to which caller it
+ * returns. The daemon writes `ip` last.
+ */
+struct commit_call {
+	__u64 caller;
+	__u64 ip;
+};
+
+#define COMMIT_CALLS 4
+
 struct process {
 	/* The fields that every probe reads. A free slot has tgid 0. */
 	__u32 tgid;
@@ -158,6 +169,8 @@ struct process {
 	__u64 numbered_end;
 	/* How many of the `unknown_frees` free nothing, estimated from one in UNKNOWN_FREES_PER_LOOK. */
 	__u64 false_frees;
+	/* The daemon adds them one by one. */
+	struct commit_call commit_calls[COMMIT_CALLS];
 	struct call_counter calls[CALL_COUNTERS];
 	/* The daemon writes it, loop_count last. */
 	struct python python;

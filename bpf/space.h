@@ -8,6 +8,8 @@
  *  - Calls that remove addresses are reported at their entry, calls that add addresses at their exit: no other
  *    thread's event about the same addresses can come in between.
  *  - Calls that an allocator makes are marked and have no stack: they belong to the heap.
+ *  - Where it makes its memory accessible page by page, as glibc does in all threads but the first, calls are reported
+ *    together: the first at once, what continues it by COMMIT_STEP_BYTES.
  */
 
 enum {
@@ -20,6 +22,7 @@ enum {
 };
 
 #define ENOMEM 12
+#define PROT_WRITE 2
 #define PROT_EXEC 4
 #define MAP_ANONYMOUS 0x20
 
@@ -63,8 +66,9 @@ static __always_inline bool has_room(struct process *process)
 	return ++process->space_count <= process->space_quota;
 }
 
-static __always_inline void report(struct process *process, u64 id, u32 number, u32 phase, s64 result,
-				   u64 stack_id, bool inside_allocator)
+/* Reports a call on the range from `start` on, of `bytes`. */
+static __always_inline void report_range(struct process *process, u64 id, u32 number, u32 phase, s64 result,
+					 u64 stack_id, bool inside_allocator, u64 start, u64 bytes)
 {
 	struct pt_regs *user = user_registers();
 	/* Taken before the time: a peak that was read before that time is older than the event. */
@@ -72,7 +76,7 @@ static __always_inline void report(struct process *process, u64 id, u32 number, 
 	struct space_event event = {
 		.time_ns = bpf_ktime_get_ns(),
 		.stack_id = stack_id,
-		.arguments = { user->di, user->si, user->dx, user->r10, user->r8, user->r9 },
+		.arguments = { start, bytes, user->dx, user->r10, user->r8, user->r9 },
 		.result = result,
 		.heap_peak_bytes = heap_peak_bytes,
 		.tgid = id >> 32,
@@ -88,6 +92,55 @@ static __always_inline void report(struct process *process, u64 id, u32 number, 
 		count_loss(process, LOSS_EVENT_FULL);
 		raise_peak(&process->peak_live_bytes, heap_peak_bytes);
 	}
+}
+
+static __always_inline void report(struct process *process, u64 id, u32 number, u32 phase, s64 result,
+				   u64 stack_id, bool inside_allocator)
+{
+	struct pt_regs *user = user_registers();
+
+	report_range(process, id, number, phase, result, stack_id, inside_allocator, user->di, user->si);
+}
+
+#define COMMIT_STEP_BYTES (1 << 20)
+
+/* An allocator has made memory accessible. */
+static __always_inline void report_commit(struct process *process, struct thread *thread, u64 id)
+{
+	struct pt_regs *user = user_registers();
+	u64 start = user->di;
+	u64 end = start + ((user->si + 0xfff) & -0x1000ULL);
+
+	if (start == thread->commit_end) {
+		thread->commit_end = end;
+		if (end - thread->commit_start < COMMIT_STEP_BYTES)
+			return;
+		start = thread->commit_start;
+	}
+	thread->commit_start = end;
+	thread->commit_end = end;
+	report_range(process, id, SYSCALL_MPROTECT, SPACE_EXIT, 0, 0, true, start, end - start);
+}
+
+static __always_inline bool makes_writable(u32 number, const struct pt_regs *user)
+{
+	return number == SYSCALL_MPROTECT && user->dx & PROT_WRITE && !(user->dx & PROT_EXEC);
+}
+
+/* Whether an allocator that no probe shows has made a call that makes memory accessible. */
+static __always_inline bool is_allocators_commit(const struct process *process, const struct pt_regs *user)
+{
+	u64 caller = 0;
+	int call;
+
+	if (user->ip != process->commit_calls[0].ip)
+		return false;
+	read_user(&caller, sizeof(caller), (void *)user->sp);
+#pragma unroll
+	for (call = 0; call < COMMIT_CALLS; call++)
+		if (caller == process->commit_calls[call].caller)
+			return user->ip == process->commit_calls[call].ip;
+	return false;
 }
 
 /* Whether a failed call is reported, without its stack: most failed calls have changed nothing. */

@@ -113,6 +113,11 @@ static __always_inline int leave_syscall(struct syscall_exit *ctx)
 		return 0;
 	}
 	user = user_registers();
+	if (makes_writable(ctx->number, user) &&
+	    (is_allocators_commit(process, user) || is_nested(&thread->pending, user->sp))) {
+		report_commit(process, thread, id);
+		return 0;
+	}
 	if (is_space && is_nested(&thread->pending, user->sp)) {
 		report(process, id, ctx->number, SPACE_EXIT, ctx->result, 0, true);
 		return 0;

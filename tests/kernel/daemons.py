@@ -282,3 +282,8 @@ class Daemon:
     def _environment() -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("BPFLEAKD_")}
         return {**kept, "COLUMNS": "200"}
+
+
+def maps_of(tracer: Daemon, pid: int) -> dict:
+    """What `bpfleakctl maps` says about a process."""
+    return json.loads(tracer.control("maps", "--pid", pid, "--json"))

@@ -1,13 +1,20 @@
-"""A daemon's objects in the kernel and in targets: BPF objects by id, pins, breakpoints."""
+"""A daemon's objects in the kernel and in targets: BPF objects by id, pins, rings, breakpoints."""
 
 from __future__ import annotations
 
 import json
+import mmap
+import os
 import re
+import struct
 import subprocess
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from bpfleakd.kernel import bpf
+from bpfleakd.kernel.abi import SPACE_EVENT
+from bpfleakd.kernel.pins import pinned_sets
 
 from .machine import bpftool_path
 
@@ -47,6 +54,19 @@ def objects_held_by(pid: int) -> KernelObjects:
             # A link's fdinfo names its program too, which is as much its own.
             held.ids[kind][int(id_)] = _name(names[kind].get(int(id_), {}))
     return held
+
+
+def space_events_so_far(bpffs_dir: Path) -> int:
+    """How many changes of address spaces a daemon's programs have reported."""
+    (pins,) = pinned_sets(bpffs_dir)
+    fd = bpf.object_get(pins.directory / "space_events")
+    try:
+        # The producer's page is the second one; each record has a header of 8 bytes.
+        with mmap.mmap(fd, mmap.PAGESIZE, prot=mmap.PROT_READ, offset=mmap.PAGESIZE) as page:
+            (written_bytes,) = struct.unpack_from("=Q", page)
+    finally:
+        os.close(fd)
+    return int(written_bytes // (SPACE_EVENT.itemsize + 8))
 
 
 def objects_pinned_below(directory: Path) -> KernelObjects:

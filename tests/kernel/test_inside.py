@@ -11,8 +11,9 @@ import pytest
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.static_probes import static_probes
 
-from .daemons import ControlFailed
+from .daemons import ControlFailed, maps_of
 from .inside_library import library
+from .kernel_objects import space_events_so_far
 from .machine import cannot_run
 from .test_sampling import FAR, MIXED, SMALL, STACKS, expect_mean
 from .truth import expect_ledger, expect_no_losses
@@ -190,3 +191,23 @@ def test_without_a_sampler_there_is_nothing_to_be_had_from_inside(tracer, worklo
 
     with pytest.raises(ControlFailed, match=r"(?s)no sampler inside.*bpfleakctl run"):
         tracer.control("attach", program.pid, "--mode", "inside")
+
+
+def test_the_growth_of_an_arena_is_reported_by_megabytes(daemon, preloaded):
+    """No probe shows that malloc calls mprotect: the first stacks do, and later calls have none."""
+    program = preloaded("arena_growth")
+    tracer = daemon()
+    tracer.attach(program.pid)
+    program.step(1_000)
+    tracer.wait_for_ticks(2)
+    before = space_events_so_far(tracer.bpffs_dir)
+
+    program.step(10_000)
+
+    assert 20 <= space_events_so_far(tracer.bpffs_dir) - before < 100
+    tracer.wait_for_ticks(2)
+    grown = {use["use"]: use["resident_growth_bytes"] for use in maps_of(tracer, program.pid)["uses"]}
+    assert grown["heap"] > 20_000_000
+    assert not grown.get("commit")
+    assert not grown.get("mmap")
+    expect_no_losses(tracer.top_after_tick(program.pid))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from .daemons import maps_of
+from .kernel_objects import space_events_so_far
 from .truth import by_function, expect_ledger, expect_no_losses, site_of
 from .waiting import wait_until
 
@@ -106,3 +108,22 @@ def test_nothing_is_watched_when_nothing_is_traced(daemon, workload):
     assert tracepoints <= links()
     tracer.detach(first.pid)
     wait_until(lambda: links() == idle)
+
+
+def test_an_arena_that_grows_by_pages_is_reported_by_megabytes(daemon, workload):
+    """20 MB of blocks in two threads' arenas, 5,000 calls of mprotect: the heap's, and no others'."""
+    program = workload("arena_growth")
+    tracer = daemon()
+    tracer.attach(program.pid)
+    before = space_events_so_far(tracer.bpffs_dir)
+
+    ledger = program.step(10_000)
+
+    assert 20 <= space_events_so_far(tracer.bpffs_dir) - before < 100
+    report = without_files(tracer.top_after_tick(program.pid))
+    expect_ledger(report, ledger)
+    expect_no_losses(report)
+    grown = {use["use"]: use["resident_growth_bytes"] for use in maps_of(tracer, program.pid)["uses"]}
+    assert grown["heap"] > 20_000_000
+    assert not grown.get("commit")
+    assert not grown.get("mmap")

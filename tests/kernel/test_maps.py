@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
-from .daemons import ControlFailed, Daemon
+from .daemons import ControlFailed, maps_of
 from .waiting import wait_until
 
 PAGE = 4096
-
-
-def maps_of(tracer: Daemon, pid: int) -> dict:
-    return json.loads(tracer.control("maps", "--pid", pid, "--json"))
 
 
 def figures(report: dict, field: str) -> dict[str, int]:

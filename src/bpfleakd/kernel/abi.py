@@ -43,6 +43,7 @@ CURVE_STEPS = 128
 COUNT_UNIT = 65_536
 THREAD_END_NS = 500_000_000
 CALL_COUNTERS = 8
+COMMIT_CALLS = 4
 
 
 class RecordingState(IntEnum):
@@ -137,6 +138,7 @@ PYTHON = np.dtype(
         ("code_releases", "u8"),
     ]
 )
+COMMIT_CALL = np.dtype([("caller", "u8"), ("ip", "u8")])
 CALL_COUNTER = np.dtype(
     [("probe_hits", "u8"), ("unrecorded", "u8"), ("unknown_frees", "u8"), ("unused", "u8", (5,))]
 )
@@ -175,6 +177,7 @@ PROCESS = np.dtype(
         ("numbered_start", "u8"),
         ("numbered_end", "u8"),
         ("false_frees", "u8"),
+        ("commit_calls", COMMIT_CALL, (COMMIT_CALLS,)),
         ("calls", CALL_COUNTER, (CALL_COUNTERS,)),
         ("python", PYTHON),
     ]

@@ -199,6 +199,14 @@ class Maps:
         """
         self._slots.set_word(pid, "sampling", abi.SAMPLING_EVER | abi.SAMPLING_NOW)
 
+    def add_commit_call(self, pid: int, ip: int, caller: int) -> None:
+        """Declare how an allocator of a process calls mprotect: such calls need no stack.
+
+        `ip` is where the call enters the kernel, `caller` its return address, which is on top of the stack.
+        There is room for the first few.
+        """
+        self._slots.add_commit_call(pid, ip, caller)
+
     def operands_number(self, pid: int, packed: bytes) -> int:
         """The entry with the places of a probe's arguments in a process.
 

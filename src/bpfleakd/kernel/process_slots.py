@@ -230,6 +230,19 @@ class ProcessSlots:
         if slot is not None:
             self._rows[field][slot] = value
 
+    def add_commit_call(self, pid: int, ip: int, caller: int) -> None:
+        """Add a call to a process' `commit_calls`, unless it is there or they are full."""
+        slot = self._slots.get(pid)
+        if slot is None:
+            return
+        for call in self._rows["commit_calls"][slot]:
+            if not call["ip"]:
+                call["caller"] = caller
+                call["ip"] = ip
+                return
+            if call["ip"] == ip and call["caller"] == caller:
+                return
+
     def add_to(self, pid: int, field: str, number: int) -> None:
         """Add to a field that no program writes, if the process has a slot."""
         slot = self._slots.get(pid)

@@ -21,13 +21,31 @@ class AllocatorFunctions:
 
     def are_in(self, stack: RawStack) -> bool:
         """Whether a stack contains one of them."""
+        return self._innermost_in(stack) is not None
+
+    def have_called(self, stack: RawStack) -> bool:
+        """Whether the function that made a system call (`addresses[1]`) is in the file of an allocator.
+
+        The file is that of the innermost of these functions: others may call from it for another purpose.
+        """
+        innermost = self._innermost_in(stack)
+        if not innermost:
+            return False
+        inside, caller = (self._file_at(address_of(stack.addresses[place]) - 1) for place in (innermost, 1))
+        return inside is not None and inside == caller
+
+    def _innermost_in(self, stack: RawStack) -> int | None:
         for place, word in enumerate(stack.addresses):
             address = address_of(word)
             # A return address belongs to the call before it.
             index = bisect_right(self._starts, address - (place > 0)) - 1
             if index >= 0 and address - (place > 0) < self._ends[index]:
-                return True
-        return False
+                return place
+        return None
+
+    def _file_at(self, address: int) -> str | None:
+        files = (one.path for one in self.attachment.mappings if one.start <= address < one.end)
+        return next(files, None)
 
 
 def _functions_in_memory(attachment: Attachment) -> tuple[list[int], list[int]]:

@@ -213,9 +213,16 @@ class TracedProcess:
         """Whether a stack contains a function that allocates or frees, or Go's own allocator."""
         if self.go is not None and self.go.is_in_allocator(stack):
             return True
+        return self._allocator_functions().are_in(stack)
+
+    def is_call_of_allocator(self, stack: RawStack) -> bool:
+        """Whether the system call on top of a stack is always an allocator's, whoever called that."""
+        return self._allocator_functions().have_called(stack)
+
+    def _allocator_functions(self) -> AllocatorFunctions:
         if self._functions is None or self._functions.attachment is not self.attachment:
             self._functions = AllocatorFunctions(self.attachment)
-        return self._functions.are_in(stack)
+        return self._functions
 
     def leaks_to_announce(self, found: list[int], now_ns: int, pause_ns: int) -> list[int]:
         """The rows of leaks to log now: those `found` and those that waited, once per pause."""

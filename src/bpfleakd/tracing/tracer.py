@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from bpfleakd import errors
 from bpfleakd.analysis.suppressions import Suppressions
 from bpfleakd.kernel.abi import RecordingState
+from bpfleakd.kernel.address_space_events import AddressSpaceEvent, Syscall
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.kernel.pins import ProcessPins
 from bpfleakd.model.process import ProcessId, ProcessLabels, ProcessState, TracingMode, TracingRequest
@@ -367,11 +368,14 @@ class Tracer:
             # A bug, or an attack by the target: the other processes continue.
             log.exception("process.not-attached", pid=id_.pid)
 
-    def _is_in_allocator(self, pid: int, stack_id: int) -> bool:
-        traced = self._running.get(pid)
+    def _is_in_allocator(self, event: AddressSpaceEvent) -> bool:
+        traced = self._running.get(event.pid)
         if traced is None:
             return False
-        return traced.is_in_allocator(self._maps.stack(pid, stack_id))
+        stack = self._maps.stack(event.pid, event.stack_id)
+        if event.syscall == Syscall.MPROTECT and traced.is_call_of_allocator(stack):
+            self._maps.add_commit_call(event.pid, *stack.addresses[:2])
+        return traced.is_in_allocator(stack)
 
     def _is_python_arena(self, pid: int, size_bytes: int, stack_id: int) -> bool:
         traced = self._running.get(pid)

@@ -26,7 +26,7 @@ class Program:
     """A simulated program that allocates and maps, and the resulting events."""
 
     def __init__(self) -> None:
-        self.maps = AddressMaps(lambda _pid, _stack_id: False, no_arena)
+        self.maps = AddressMaps(lambda _event: False, no_arena)
         self.maps.follow(PID, ())
         self.now_ns = 1_000
         self.heap = self.heap_peak = self.peak = 0
@@ -114,7 +114,7 @@ def test_a_peak_read_before_a_report_is_not_taken_for_one_after_it() -> None:
 
 def test_a_process_that_is_not_followed() -> None:
     """All that is known is the heap."""
-    assert AddressMaps(lambda _pid, _stack_id: False, no_arena).peak_live_bytes(PID, 23, 1) == 23
+    assert AddressMaps(lambda _event: False, no_arena).peak_live_bytes(PID, 23, 1) == 23
 
 
 HEAP = Mapping(0x100000, 0x121000, 0, "00:00", 0, "[heap]", True, True, False)
@@ -122,7 +122,7 @@ ARENA = 0x7F0000000000
 
 
 def followed(in_allocator: bool = False) -> AddressMaps:
-    maps = AddressMaps(lambda _pid, _stack_id: in_allocator, no_arena)
+    maps = AddressMaps(lambda _event: in_allocator, no_arena)
     maps.follow(PID, [HEAP])
     return maps
 
@@ -165,7 +165,7 @@ def test_heap_of_a_process_that_was_taken_over():
     """The earlier daemon's knowledge of such calls is lost."""
     maps = followed()
     maps.apply([an_event(Syscall.BRK, HEAP.end + PAGE)])
-    later = AddressMaps(lambda _pid, _stack_id: False, no_arena)
+    later = AddressMaps(lambda _event: False, no_arena)
     later.restore(PID, maps.checkpoint(PID, 0, stale=False))
     assert maps.heap_since_attach(PID) == [(HEAP.end, HEAP.end + PAGE)]
     assert later.heap_since_attach(PID) == []
@@ -177,7 +177,7 @@ def test_a_storm_is_cut_off_counted_and_repaired(monkeypatch):
     storm, calm = 23, 101
     # Each change takes a second.
     clock = iter(range(0, 10**18, 10**9))
-    maps = AddressMaps(lambda _pid, _stack_id: False, no_arena)
+    maps = AddressMaps(lambda _event: False, no_arena)
     monkeypatch.setattr(
         "bpfleakd.tracing.address_space.address_maps.time.thread_time_ns", lambda: next(clock)
     )
@@ -220,7 +220,7 @@ def test_arenas_of_python_are_a_kind_of_their_own() -> None:
         asked.append((pid, size_bytes, stack_id))
         return size_bytes == 1 << 20
 
-    maps = AddressMaps(lambda _pid, _stack_id: False, is_arena)
+    maps = AddressMaps(lambda _event: False, is_arena)
     maps.follow(PID, ())
     for number, size_bytes in enumerate((1 << 20, 2 << 20)):
         arguments = (0, size_bytes, _READ_WRITE, _PRIVATE_ANONYMOUS, -1, 0)

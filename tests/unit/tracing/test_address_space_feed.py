@@ -83,7 +83,7 @@ class Daemon:
     """Maps and feed of one daemon, over a ring and records that were there before it."""
 
     def __init__(self, ring: Ring, records: dict[int, CheckpointBlob], clock: Clock) -> None:
-        self.spaces = AddressMaps(lambda _pid, _stack_id: False, no_arena)
+        self.spaces = AddressMaps(lambda _event: False, no_arena)
         self.feed = AddressSpaceFeed(ring, self.spaces, clock)
         ring.position = ring.released
         for pid, record in records.items():
@@ -172,7 +172,7 @@ def test_a_record_that_cannot_be_written_is_removed() -> None:
 
     record = Full()
     record.text = b"old"
-    spaces = AddressMaps(lambda _pid, _stack_id: False, no_arena)
+    spaces = AddressMaps(lambda _event: False, no_arena)
     feed = AddressSpaceFeed(ring, spaces, clock)
     spaces.follow(23, ())
     feed.keep(23, record)

@@ -143,6 +143,24 @@ class TestIsInAllocator:
         assert not is_inside(0x7250)
         assert not is_inside(0x9234, 0x5000)
 
+    def test_a_call_from_the_allocators_own_file_is_always_an_allocators(self) -> None:
+        """From another file, it is one only below an allocator's function."""
+        traced = a_traced()
+        library = Mapping(0x7000, 0x9000, 0x1000, "fe:01", 23, "/lib/own.so", True, False, True)
+        other = replace(library, start=0x9000, end=0xA000, inode=24, path="/lib/other.so")
+        probe = ProbedFunction("other", "malloc", FunctionRole.SIZE_FIRST, "/lib/own.so", 0x1234, True)
+        files = (LinkedFile(FileKey(0, 0, 0, 0, 0, ""), 0, (probe,), ((0x1230, 0x1250),)),)
+        traced.attachment = replace(traced.attachment, files=files, mappings=(library, other))
+
+        def is_allocators(*addresses: int) -> bool:
+            return traced.is_call_of_allocator(RawStack(addresses, StackEnd.BOTTOM))
+
+        assert is_allocators(0x8000, 0x8100, 0x7234)
+        assert is_allocators(0x8000, 0x7234)
+        assert not is_allocators(0x8000, 0x9100, 0x7234)
+        assert not is_allocators(0x8000, 0x8100, 0x9234)
+        assert not is_allocators(0x7230, 0x8100)
+
 
 class TestThreads:
     """Names of threads, which identify blocks even after the thread has ended."""

@@ -93,13 +93,14 @@ class AddressMapCheckpoint(Struct, frozen=True):
 class AddressMaps:
     """One AddressMap for each followed process.
 
-    `is_in_allocator` returns whether a stack (pid, stack id) contains a function of an allocator,
-    `is_python_arena` whether anonymous memory (pid, bytes, stack id) is for Python's objects.
+    `is_in_allocator` returns whether the stack of a report contains a function of an allocator; it is asked
+    once for each stack. `is_python_arena` returns whether anonymous memory (pid, bytes, stack id) is for
+    Python's objects.
     """
 
     def __init__(
         self,
-        is_in_allocator: Callable[[int, int], bool],
+        is_in_allocator: Callable[[AddressSpaceEvent], bool],
         is_python_arena: Callable[[int, int, int], bool],
     ) -> None:
         self._is_in_allocator = is_in_allocator
@@ -238,7 +239,7 @@ class AddressMaps:
     def _is_allocators(self, process: _MappedProcess, event: AddressSpaceEvent) -> bool:
         known = process.in_allocator.get(event.stack_id)
         if known is None:
-            known = process.in_allocator[event.stack_id] = self._is_in_allocator(event.pid, event.stack_id)
+            known = process.in_allocator[event.stack_id] = self._is_in_allocator(event)
         return known
 
     def peak_live_bytes(self, pid: int, heap_peak_bytes: int, read_ns: int) -> int:
