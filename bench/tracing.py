@@ -184,8 +184,8 @@ class RunningDaemon:
 
     def wait_detached(self) -> None:
         """Wait until nothing is traced and the daemon has removed what slows all system calls."""
-        watched = self.pinned("links") / "sys_exit_mmap"
-        self.until(lambda: None if watched.exists() else True)
+        watched = [self.pinned("links") / name for name in ("sys_exit_mmap", "space_exit")]
+        self.until(lambda: None if any(link.exists() for link in watched) else True)
         self.wait_calm()
 
     def _busy_share(self) -> float:

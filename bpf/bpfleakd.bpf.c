@@ -10,7 +10,8 @@
  *    shared_entry, _exit, _probe
  *                             heap_entry, heap_exit and sampled_probe for perf events that many processes share,
  *                             next to the other methods
- *    syscall_enter, _exit     calls that change address spaces, open or close descriptors (syscall tracepoints)
+ *    syscall_enter, _exit     calls that change address spaces, open or close descriptors: at the kernel's functions
+ *                             (kprobe multi, Linux 6.14), or syscall tracepoints
  *    *_continue               continue a walk that needs several programs (before Linux 6.9)
  *    process_exec, thread_exit
  */
@@ -202,6 +203,18 @@ int heap_continue(struct pt_regs *ctx)
 }
 #endif
 
+#ifdef SYSCALLS_BY_FUNCTION
+int syscall_enter(struct pt_regs *ctx)
+{
+	return syscall_may_run(ctx) ? enter_function_of_syscall() : 0;
+}
+
+int syscall_exit(struct pt_regs *ctx)
+{
+	return syscall_may_run(ctx) ? leave_function_of_syscall(ctx) : 0;
+}
+
+#else
 int syscall_enter(struct syscall_enter *ctx)
 {
 	return syscall_may_run(ctx) ? enter_syscall(ctx) : 0;
@@ -211,6 +224,7 @@ int syscall_exit(struct syscall_exit *ctx)
 {
 	return syscall_may_run(ctx) ? leave_syscall(ctx) : 0;
 }
+#endif
 
 #ifdef WALK_BY_TAIL_CALLS
 int syscall_continue(struct syscall_exit *ctx)

@@ -5,8 +5,8 @@
  */
 
 /*
- * The contexts of syscall tracepoints: perf_call_bpf_enter and _exit in kernel/trace/trace_syscalls.c. Arguments are
- * read from the caller's registers, which stay unchanged until the call returns.
+ * The contexts of syscall tracepoints: perf_call_bpf_enter and _exit in kernel/trace/trace_syscalls.c. Programs at the
+ * kernel's functions of system calls (struct pt_regs: of the kernel) make such a context themselves. Arguments are read from the caller's registers, which stay unchanged until the call returns.
  */
 struct syscall_enter {
 	u64 common;
@@ -158,5 +158,22 @@ static __always_inline int note_code_of_syscall(struct syscall_exit *ctx)
 	if (thread)
 		code_is_mapped(process, slot, id, thread, ctx->result);
 	return 0;
+}
+#endif
+
+#ifdef SYSCALLS_BY_FUNCTION
+/* The kernel calls these functions for system calls only: the task's registers have the number. */
+static __always_inline int enter_function_of_syscall(void)
+{
+	struct syscall_enter call = { .number = user_registers()->orig_ax };
+
+	return enter_syscall(&call);
+}
+
+static __always_inline int leave_function_of_syscall(struct pt_regs *ctx)
+{
+	struct syscall_exit call = { .number = user_registers()->orig_ax, .result = PT_REGS_RC(ctx) };
+
+	return leave_syscall(&call);
 }
 #endif

@@ -44,6 +44,13 @@ class Walker(StrEnum):
     TAIL_CALLS = "tail_calls"
 
 
+class WantedSyscallMethod(StrEnum):
+    """How programs are attached to system calls; AUTO uses the kernel's functions if it can (Linux 6.14)."""
+
+    AUTO = "auto"
+    TRACEPOINTS = "tracepoints"
+
+
 class ProcessSource(StrEnum):
     """How the daemon notices processes; AUTO uses the kernel's events if they are available."""
 
@@ -265,6 +272,7 @@ class Config(_Section, frozen=True):
     cache_dir: Annotated[Path | None, NEEDS_RESTART] = None
     attach_method: Annotated[WantedAttachMethod, NEEDS_RESTART] = WantedAttachMethod.AUTO
     walker: Annotated[Walker, NEEDS_RESTART] = Walker.AUTO
+    syscall_method: Annotated[WantedSyscallMethod, NEEDS_RESTART] = WantedSyscallMethod.AUTO
     tick_s: Annotated[float, msgspec.Meta(ge=0.1, le=60), RELOADED] = 1.0
     unattended_s: Annotated[float, msgspec.Meta(ge=1, le=604_800), NEEDS_RESTART] = 900.0
     policy: Annotated[PolicyConfig, RELOADED] = PolicyConfig()

@@ -66,8 +66,8 @@ def test_no_program_has_a_private_stack(method: AttachMethod, walker: WalkerKind
     pins = PinnedSet.of(BPFFS_ROOT / f"bpfleakd-test-{os.getpid()}", "stacks")
     pins.directory.parent.mkdir()
     try:
-        load(pins, LoadOptions(Capacities(8, 64, 64, 64), method, walker))
-        for program in lasting_programs(method, walker):
+        loaded = load(pins, LoadOptions(Capacities(8, 64, 64, 64), method, walker))
+        for program in lasting_programs(method, walker, loaded.syscalls):
             fd = bpf.object_get(pins.directory / program.function)
             code = bpf.program_machine_code(fd)
             os.close(fd)

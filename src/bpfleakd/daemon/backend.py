@@ -264,6 +264,7 @@ class Backend:
             "kernel.adopted" if kernel.adopted else "kernel.loaded",
             method=kernel.method,
             walker=kernel.walker,
+            syscalls=kernel.syscalls,
             passed_over=kernel.passed_over,
             was_compiled=kernel.was_compiled,
         )

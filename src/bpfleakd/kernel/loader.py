@@ -48,6 +48,7 @@ from bpfleakd.kernel.probes.links import Linker
 from bpfleakd.kernel.programs import (
     AttachMethod,
     Program,
+    SyscallMethod,
     WalkerKind,
     check_release,
     continuations_of,
@@ -55,7 +56,7 @@ from bpfleakd.kernel.programs import (
     programs_of,
     shared_programs_of,
 )
-from bpfleakd.kernel.trial import best_walker, try_linker
+from bpfleakd.kernel.trial import best_syscall_method, best_walker, try_linker
 
 # Increment this whenever the data stored with the programs (kernel/blob.py) changes its format or meaning.
 _PINS_FORMAT = 1
@@ -73,6 +74,7 @@ class Loaded(Struct, frozen=True):
 
     method: AttachMethod
     walker: WalkerKind
+    syscalls: SyscallMethod
     passed_over: dict[str, str]
     was_compiled: bool
 
@@ -133,6 +135,7 @@ def _loaded(reply: dict[str, Any]) -> Loaded:
     return Loaded(
         AttachMethod(reply["method"]),
         WalkerKind(reply["walker"]),
+        SyscallMethod(reply["syscalls"]),
         reply["passed_over"],
         reply["was_compiled"],
     )
@@ -158,6 +161,7 @@ def _request(directory: Path | None, options: LoadOptions) -> dict[str, Any]:
         "capacities": asdict(options.capacities),
         "methods": [options.method] if options.method else list(AttachMethod),
         "walker": options.walker,
+        "syscalls": options.syscalls,
         "cache_directory": options.cache_directory and str(options.cache_directory),
     }
 
@@ -175,6 +179,7 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
         return {
             "method": tried.working[0],
             "walker": tried.walker,
+            "syscalls": tried.syscalls,
             "passed_over": tried.passed_over,
             "was_compiled": tried.module.was_compiled,
         }
@@ -197,6 +202,7 @@ class _Tried(Struct):
 
     request: dict[str, Any]
     walker: WalkerKind
+    syscalls: SyscallMethod
     working: list[AttachMethod]
     passed_over: dict[str, str]
     module: _Module | None = None
@@ -209,13 +215,14 @@ _expected: list[_Tried] = []
 def _tried(request: dict[str, Any]) -> _Tried:
     passed_over: dict[str, str] = {}
     walker = WalkerKind(request["walker"] or best_walker(passed_over))
-    tried = _Tried(request, walker, [], passed_over)
+    syscalls = SyscallMethod(request["syscalls"] or best_syscall_method(walker, os.uname().release))
+    tried = _Tried(request, walker, syscalls, [], passed_over)
     is_to_pin = request["directory"] is not None
     cache_directory = request["cache_directory"]
     cache = CompileCache(Path(cache_directory) if cache_directory else None)
     for method in map(AttachMethod, request["methods"]):
         # A map of programs takes only programs of one attach type, so each method has a separate module.
-        module = _Module(Capacities(**request["capacities"]), walker, method, cache)
+        module = _Module(Capacities(**request["capacities"]), walker, syscalls, method, cache)
         if is_to_pin:
             module.begin_loading()
         failure = module.failure()
@@ -233,16 +240,24 @@ class _Module:
     """The programs for one method: the maps exist, and programs are loaded when they are needed."""
 
     def __init__(
-        self, capacities: Capacities, walker: WalkerKind, method: AttachMethod, cache: CompileCache
+        self,
+        capacities: Capacities,
+        walker: WalkerKind,
+        syscalls: SyscallMethod,
+        method: AttachMethod,
+        cache: CompileCache,
     ) -> None:
         flags = [f"-DMAX_{name.upper()}={value}" for name, value in asdict(capacities).items()]
         flags += RING_FLAGS + layout_flags()
         if walker is WalkerKind.TAIL_CALLS:
             flags.append("-DWALK_BY_TAIL_CALLS")
+        if syscalls is SyscallMethod.FUNCTIONS:
+            flags.append("-DSYSCALLS_BY_FUNCTION")
         if method is AttachMethod.SESSION:
             flags.append("-DATTACH_BY_SESSION")
         self._method = method
         self._walker = walker
+        self._syscalls = syscalls
         if not set(shared_programs_of(method, walker)) <= set(programs_of(method)):
             flags.append("-DSHARED_PROGRAMS")
         self._compiled, self.was_compiled = _compiled(flags + _pid_namespace_flags(), self._programs(), cache)
@@ -266,7 +281,7 @@ class _Module:
         return (*self._lasting(), *by_walker)
 
     def _lasting(self) -> tuple[Program, ...]:
-        return lasting_programs(self._method, self._walker)
+        return lasting_programs(self._method, self._walker, self._syscalls)
 
     def failure(self) -> str | None:
         """Why the method does not work here; None if it works. Raises AccessDenied."""

@@ -38,15 +38,27 @@ class WalkerKind(StrEnum):
     """Each program walks a part and calls the next."""
 
 
+class SyscallMethod(StrEnum):
+    """How programs are attached to system calls."""
+
+    FUNCTIONS = "functions"
+    """At the kernel's functions of these calls (Linux 6.14): nothing else becomes slower."""
+    TRACEPOINTS = "tracepoints"
+    """At tracepoints: every system call of every process becomes slower."""
+
+
 # The first release of Linux with each. uprobe multi came with 6.6, but filtered threads instead of processes.
 # Since 5.15 perf events carry a cookie ("bpf: Allow to specify user-provided bpf_cookie for BPF perf links"):
-# without it a program cannot tell which function it is in.
+# without it a program cannot tell which function it is in. kprobe multi came with 5.18, but missed returns if
+# many calls were under way at once, until it used the function graph tracer (4346ba160409).
 _SINCE: Mapping[str, tuple[int, int]] = {
     AttachMethod.SESSION: (6, 13),
     AttachMethod.MULTI: (6, 10),
     AttachMethod.PERF: (5, 15),
     WalkerKind.MAY_GOTO: (6, 9),
     WalkerKind.TAIL_CALLS: (5, 15),
+    SyscallMethod.FUNCTIONS: (6, 14),
+    SyscallMethod.TRACEPOINTS: (5, 15),
 }
 
 
@@ -65,10 +77,14 @@ def since(name: str) -> str:
     return ".".join(map(str, _SINCE[name]))
 
 
+def has_come(name: str, release: str) -> bool:
+    """Whether a release of Linux should have an attach method or kind of walker."""
+    return numbers_of(release) >= _SINCE[name]
+
+
 def unexpected_fallbacks(passed_over: Mapping[str, str], release: str) -> dict[str, str]:
     """Methods and walkers that were passed over, by reason, although this release should have them."""
-    version = numbers_of(release)
-    return {name: reason for name, reason in passed_over.items() if version >= _SINCE[name]}
+    return {name: reason for name, reason in passed_over.items() if has_come(name, release)}
 
 
 def numbers_of(release: str) -> tuple[int, ...]:
@@ -137,28 +153,47 @@ LIFE_PROGRAMS = (
 
 
 # System calls, at both ends.
-SYSCALL_PROGRAMS = _ENTER, _EXIT = (
-    Program("syscall_enter", ProgramType.TRACEPOINT, AttachType.NONE),
-    Program("syscall_exit", ProgramType.TRACEPOINT, AttachType.NONE),
+_SYSCALL_PROGRAMS = {
+    SyscallMethod.FUNCTIONS: (
+        Program("syscall_enter", ProgramType.KPROBE, AttachType.KPROBE_MULTI),
+        Program("syscall_exit", ProgramType.KPROBE, AttachType.KPROBE_MULTI, at_return=True),
+    ),
+    SyscallMethod.TRACEPOINTS: (
+        Program("syscall_enter", ProgramType.TRACEPOINT, AttachType.NONE),
+        Program("syscall_exit", ProgramType.TRACEPOINT, AttachType.NONE, at_return=True),
+    ),
+}
+
+
+class SyscallSet(Struct, frozen=True):
+    """System calls that programs are attached to together, at their entry or at their return.
+
+    `may_miss`: the kernel may lack some of them.
+    """
+
+    name: str
+    at_entry: tuple[str, ...]
+    at_return: tuple[str, ...]
+    may_miss: bool = False
+
+
+def _calls(names: str) -> tuple[str, ...]:
+    return tuple(names.split())
+
+
+SPACE_CALLS = SyscallSet(
+    "space", _calls("munmap mremap"), _calls("mmap munmap mremap brk mprotect madvise")
 )
-
-
-def _tracepoints(enter: str, exit_: str) -> Mapping[str, str]:
-    return {
-        **{f"syscalls/sys_enter_{call}": _ENTER.function for call in enter.split()},
-        **{f"syscalls/sys_exit_{call}": _EXIT.function for call in exit_.split()},
-    }
-
-
-# The tracepoints of system calls that change address spaces, and the C function of each one's program.
-SPACE_TRACEPOINTS = _tracepoints("munmap mremap", "mmap munmap mremap brk mprotect madvise")
-# The same for descriptors, if programs use the call often: detaching one takes 80 ms. Some depend on the
-# kernel's configuration.
-DESCRIPTOR_TRACEPOINTS = _tracepoints(
-    "close",
-    "open openat openat2 creat memfd_create socket socketpair accept accept4 pipe pipe2 dup dup2 dup3 fcntl"
-    " epoll_create epoll_create1 eventfd eventfd2 signalfd4 timerfd_create inotify_init inotify_init1"
-    " pidfd_open userfaultfd perf_event_open io_uring_setup",
+# If programs use the call often: detaching a tracepoint takes 80 ms.
+DESCRIPTOR_CALLS = SyscallSet(
+    "descriptors",
+    _calls("close"),
+    _calls(
+        "open openat openat2 creat memfd_create socket socketpair accept accept4 pipe pipe2 dup dup2 dup3"
+        " fcntl epoll_create epoll_create1 eventfd eventfd2 signalfd4 timerfd_create inotify_init"
+        " inotify_init1 pidfd_open userfaultfd perf_event_open io_uring_setup"
+    ),
+    may_miss=True,
 )
 
 
@@ -172,15 +207,28 @@ def continuations_of(method: AttachMethod) -> dict[str, Program]:
     }
 
 
+def function_of(call: str) -> str:
+    """The kernel's function of a system call of 64-bit programs on x86-64."""
+    return f"__x64_sys_{call}"
+
+
+def syscall_programs(method: SyscallMethod) -> tuple[Program, Program]:
+    """The programs for system calls: at their entry, and at their return."""
+    return _SYSCALL_PROGRAMS[method]
+
+
 def programs_of(method: AttachMethod) -> tuple[Program, ...]:
     """The uprobe programs of a method."""
     return _UPROBE_PROGRAMS[method]
 
 
-def lasting_programs(method: AttachMethod, walker: WalkerKind) -> tuple[Program, ...]:
+def lasting_programs(
+    method: AttachMethod, walker: WalkerKind, syscalls: SyscallMethod
+) -> tuple[Program, ...]:
     """All programs that a daemon links, each once, so they are pinned."""
     shared = shared_programs_of(method, walker)
-    return tuple(dict.fromkeys((*programs_of(method), *shared, *LIFE_PROGRAMS, *SYSCALL_PROGRAMS)))
+    of_syscalls = syscall_programs(syscalls)
+    return tuple(dict.fromkeys((*programs_of(method), *shared, *LIFE_PROGRAMS, *of_syscalls)))
 
 
 def shared_programs_of(method: AttachMethod, walker: WalkerKind) -> tuple[Program, ...]:

@@ -19,9 +19,9 @@ from bpfleakd.kernel.pins import MAKING, DirectoryLock, PinnedSet, ProcessPins, 
 from bpfleakd.kernel.probes.links import Linker, close_all
 from bpfleakd.kernel.probes.shared import SharedKind, SharedProbes, group_of
 from bpfleakd.kernel.programs import (
-    DESCRIPTOR_TRACEPOINTS,
+    DESCRIPTOR_CALLS,
     LIFE_PROGRAMS,
-    SPACE_TRACEPOINTS,
+    SPACE_CALLS,
     lasting_programs,
     shared_programs_of,
 )
@@ -39,6 +39,7 @@ class KernelSession:
     def __init__(self, pins: PinnedSet, loaded: Loaded, lock: DirectoryLock, *, adopted: bool) -> None:
         self.method = loaded.method
         self.walker = loaded.walker
+        self.syscalls = loaded.syscalls
         self.passed_over = loaded.passed_over
         self.was_compiled = loaded.was_compiled
         self.pins = pins
@@ -47,8 +48,8 @@ class KernelSession:
         self._program_fds: dict[str, int] = {}
         self._life_links: list[int] = []
         program_fd = self._program_fds.__getitem__
-        self._space_links = SyscallLinks(pins, program_fd, SPACE_TRACEPOINTS)
-        self._descriptor_links = SyscallLinks(pins, program_fd, DESCRIPTOR_TRACEPOINTS, may_miss=True)
+        self._space_links = SyscallLinks(pins, program_fd, SPACE_CALLS, self.syscalls)
+        self._descriptor_links = SyscallLinks(pins, program_fd, DESCRIPTOR_CALLS, self.syscalls)
         self._linker: Linker | None = None
         self._shared: SharedProbes | None = None
         self.maps = Maps.open_pinned(pins.directory)
@@ -158,7 +159,7 @@ class KernelSession:
         self.maps.close()
 
     def _open_programs(self) -> None:
-        for program in lasting_programs(self.method, self.walker):
+        for program in lasting_programs(self.method, self.walker, self.syscalls):
             self._program_fds[program.function] = bpf.object_get(self.pins.directory / program.function)
         shared = shared_programs_of(self.method, self.walker)
         if shared:

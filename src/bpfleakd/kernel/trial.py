@@ -8,6 +8,7 @@ and `getppid` for free. The live table must then show the allocation and miss th
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import threading
@@ -17,10 +18,11 @@ from bpfleakd.kernel import abi, bpf
 from bpfleakd.kernel.bpf import AttachType, ProgramType
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.kernel.probes.links import Linker, ProbePoint, close_all
-from bpfleakd.kernel.programs import WalkerKind
+from bpfleakd.kernel.programs import SyscallMethod, WalkerKind, function_of, has_come
 from bpfleakd.model.code.probe import FunctionRole
 
 _SIZE_BYTES = 23
+_FTRACE_ENABLED = Path("/proc/sys/kernel/ftrace_enabled")
 
 
 def best_walker(passed_over: dict[str, str]) -> WalkerKind:
@@ -37,6 +39,30 @@ def best_walker(passed_over: dict[str, str]) -> WalkerKind:
         passed_over[WalkerKind.MAY_GOTO] = error.strerror or str(error)
         return WalkerKind.TAIL_CALLS
     return WalkerKind.MAY_GOTO
+
+
+def best_syscall_method(walker: WalkerKind, release: str) -> SyscallMethod:
+    """How to attach to system calls: at their functions if a link to the return of one can be made.
+
+    Walks that need several programs cannot continue from there. If the sysctl is 0, links are made, but their
+    programs never run.
+    """
+    if walker is WalkerKind.TAIL_CALLS or not has_come(SyscallMethod.FUNCTIONS, release):
+        return SyscallMethod.TRACEPOINTS
+    with contextlib.suppress(OSError):
+        if _FTRACE_ENABLED.read_text().strip() != "1":
+            return SyscallMethod.TRACEPOINTS
+    # r0 = 0; exit
+    program = bytes.fromhex("b700000000000000 9500000000000000")
+    try:
+        fd = bpf.program_load(ProgramType.KPROBE, program, AttachType.KPROBE_MULTI, "function")
+        try:
+            os.close(bpf.link_kprobe_multi(fd, [function_of("mremap")], at_return=True))
+        finally:
+            os.close(fd)
+    except OSError:
+        return SyscallMethod.TRACEPOINTS
+    return SyscallMethod.FUNCTIONS
 
 
 def try_linker(linker: Linker, maps: Maps) -> None:

@@ -10,18 +10,23 @@ from bpfleakd import errors
 from bpfleakd.kernel.bpf import AttachType, ProgramType
 from bpfleakd.kernel.compilation.source import bpf_directory
 from bpfleakd.kernel.programs import (
+    DESCRIPTOR_CALLS,
     LIFE_PROGRAMS,
-    SYSCALL_PROGRAMS,
+    SPACE_CALLS,
     AttachMethod,
     Covered,
+    SyscallMethod,
     WalkerKind,
     check_release,
     continuations_of,
     programs_of,
     shared_programs_of,
     since,
+    syscall_programs,
     unexpected_fallbacks,
 )
+
+SYSCALL_PROGRAMS = [program for method in SyscallMethod for program in syscall_programs(method)]
 
 
 def defined_functions() -> set[str]:
@@ -70,8 +75,8 @@ def test_a_walk_goes_on_in_a_program_of_the_same_kind(method: AttachMethod) -> N
     """The kernel refuses a tail call into a program of another type or attach type."""
     walking = {
         "continuations": next(p for p in programs_of(method) if p.covered is Covered.RETURNING),
-        "syscall_continuations": SYSCALL_PROGRAMS[1],
-        "code_programs": SYSCALL_PROGRAMS[1],
+        "syscall_continuations": syscall_programs(SyscallMethod.TRACEPOINTS)[1],
+        "code_programs": syscall_programs(SyscallMethod.TRACEPOINTS)[1],
     }
     following = continuations_of(method)
     assert following.keys() == walking.keys()
@@ -96,7 +101,7 @@ def test_only_raw_tracepoints_have_a_tracepoint() -> None:
 def test_attach_types_are_the_kernels() -> None:
     """The numbers of enum bpf_attach_type that uprobes are linked with (include/uapi/linux/bpf.h)."""
     assert [programs_of(method)[0].attach_type for method in AttachMethod] == [57, 48, 0]
-    assert AttachType.PERF_EVENT == 41
+    assert (AttachType.PERF_EVENT, AttachType.KPROBE_MULTI) == (41, 42)
 
 
 @pytest.mark.parametrize("walker", WalkerKind)
@@ -133,3 +138,19 @@ def test_what_a_kernel_has_not_got_is_no_unexpected_fallback():
     assert unexpected_fallbacks(passed_over, "6.12.90+deb12-rt-amd64").keys() == {"multi", "may_goto"}
     assert unexpected_fallbacks(passed_over, "7.3-rc1") == passed_over
     assert {since(name) for name in (*AttachMethod, *WalkerKind)} == {"5.15", "6.9", "6.10", "6.13"}
+
+
+@pytest.mark.parametrize("method", SyscallMethod)
+def test_system_calls_are_seen_at_both_ends(method: SyscallMethod) -> None:
+    """By the same functions, whatever they are attached to."""
+    enter, exit_ = syscall_programs(method)
+    assert (enter.function, exit_.function) == ("syscall_enter", "syscall_exit")
+    assert (enter.at_return, exit_.at_return) == (False, True)
+
+
+def test_system_calls_with_a_name() -> None:
+    """The programs distinguish calls by number: each one that is attached to has a case there."""
+    source = "".join((bpf_directory() / name).read_text() for name in ("space.h", "descriptors.h"))
+    numbered = set(re.findall(r"SYSCALL_(\w+) = \d+", source))
+    assert {call.upper() for call in (*SPACE_CALLS.at_entry, *SPACE_CALLS.at_return)} <= numbered
+    assert {call.upper() for call in DESCRIPTOR_CALLS.at_entry} <= numbered

@@ -41,6 +41,7 @@ from bpfleakd.kernel.bpf.perf_events import (
 from bpfleakd.kernel.bpf.programs import (
     AttachType,
     ProgramType,
+    link_kprobe_multi,
     link_perf_event,
     link_uprobe_multi,
     program_load,

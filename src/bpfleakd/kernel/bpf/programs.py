@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 
 import numpy as np
@@ -16,7 +16,8 @@ _PROGRAM_INFO_BYTES = 256
 _MACHINE_CODE_LENGTH_AT = 16
 _MACHINE_CODE_AT = 24
 _RECURSION_MISSES_AT = 208
-_LINK_FLAG_UPROBE_RETURN = 1
+# BPF_F_UPROBE_MULTI_RETURN, BPF_F_KPROBE_MULTI_RETURN
+_LINK_FLAG_RETURN = 1
 
 
 class ProgramType(IntEnum):
@@ -32,6 +33,7 @@ class AttachType(IntEnum):
 
     NONE = 0
     PERF_EVENT = 41
+    KPROBE_MULTI = 42
     UPROBE_MULTI = 48
     UPROBE_SESSION = 57
 
@@ -128,9 +130,34 @@ def link_uprobe_multi(
         address_of(counted),
         address_of(cookie_array),
         len(offsets),
-        _LINK_FLAG_UPROBE_RETURN if at_return else 0,
+        _LINK_FLAG_RETURN if at_return else 0,
         pid,
         0,
+    )
+    return bpf_call(Command.LINK_CREATE, attributes)
+
+
+def link_kprobe_multi(program_fd: int, functions: Sequence[str], at_return: bool = False) -> int:
+    """Attach a program to functions of the kernel, for all processes; returns the link.
+
+    Raises OSError: ENOENT if the kernel lacks one of the functions, EOPNOTSUPP without CONFIG_FPROBE.
+    """
+    names = [function.encode() + b"\0" for function in functions]
+    addresses = np.array([address_of(name) for name in names], np.uint64)
+    # Linux 6.18.15 dereferences a null pointer when anyone reads the fdinfo of a link without cookies
+    # (bpf_kprobe_multi_show_fdinfo).
+    cookies = np.zeros(len(names), np.uint64)
+    attributes = struct.pack(
+        "=IIIIIIQQQ",
+        program_fd,
+        0,
+        AttachType.KPROBE_MULTI,
+        0,
+        _LINK_FLAG_RETURN if at_return else 0,
+        len(names),
+        address_of(addresses),
+        0,
+        address_of(cookies),
     )
     return bpf_call(Command.LINK_CREATE, attributes)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from bpfleakd.kernel.programs import AttachMethod, WalkerKind
+from bpfleakd.kernel.programs import AttachMethod, SyscallMethod, WalkerKind
 
 
 class Capacities(Struct, frozen=True):
@@ -23,7 +23,7 @@ class Capacities(Struct, frozen=True):
 
 
 class LoadOptions(Struct, frozen=True):
-    """How to build programs. `method` and `walker` None choose the best that works.
+    """How to build programs. `method`, `walker` and `syscalls` None choose the best that works.
 
     With `cache_directory` None, nothing is cached.
     """
@@ -32,3 +32,4 @@ class LoadOptions(Struct, frozen=True):
     method: AttachMethod | None = None
     walker: WalkerKind | None = None
     cache_directory: Path | None = None
+    syscalls: SyscallMethod | None = None
