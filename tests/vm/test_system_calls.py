@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import time
 
+import pytest
+
 from bpfleakd.kernel.programs import SyscallMethod
 
 from ..kernel.daemons import Daemon
@@ -30,9 +32,10 @@ def is_watching(tracer: Daemon) -> bool:
     return any(any(tracer.bpffs_dir.glob(f"*/links/{name}")) for name in ("space_exit", "sys_exit_mmap"))
 
 
-def test_other_system_calls_are_as_fast_as_before(daemon, workload):
+@pytest.mark.parametrize("method", ["auto", "tracepoints"])
+def test_other_system_calls_are_as_fast_as_before(daemon, workload, method):
     """Linux 6.14 and later; at tracepoints, each system call of the machine takes another path."""
-    tracer, program = daemon(), workload("churn")
+    tracer, program = daemon(syscall_method=method), workload("churn")
     (loaded,) = tracer.events("kernel.loaded")
     before_ns = fastest_ns()
     tracer.attach(program.pid)
