@@ -6,7 +6,8 @@
 
 /*
  * The contexts of syscall tracepoints: perf_call_bpf_enter and _exit in kernel/trace/trace_syscalls.c. Programs at the
- * kernel's functions of system calls (struct pt_regs: of the kernel) make such a context themselves. Arguments are read from the caller's registers, which stay unchanged until the call returns.
+ * kernel's functions of system calls make such a context themselves. Arguments are read from the caller's registers,
+ * which stay unchanged until the call returns.
  */
 struct syscall_enter {
 	u64 common;
@@ -82,7 +83,7 @@ static __always_inline int leave_syscall(struct syscall_exit *ctx)
 	struct process *process;
 	struct thread *thread;
 	struct pt_regs *user;
-	bool is_space;
+	bool is_space, is_commit;
 	u32 slot;
 
 	process = current_process(id, &slot);
@@ -113,13 +114,13 @@ static __always_inline int leave_syscall(struct syscall_exit *ctx)
 		return 0;
 	}
 	user = user_registers();
-	if (makes_writable(ctx->number, user) &&
-	    (is_allocators_commit(process, user) || is_nested(&thread->pending, user->sp))) {
-		report_commit(process, thread, id);
-		return 0;
-	}
-	if (is_space && is_nested(&thread->pending, user->sp)) {
-		report(process, id, ctx->number, SPACE_EXIT, ctx->result, 0, true);
+	is_commit = makes_writable(ctx->number, user);
+	if ((is_commit && is_allocators_commit(process, user)) ||
+	    (is_space && is_nested(&thread->pending, user->sp))) {
+		if (is_commit)
+			report_commit(process, thread, id);
+		else
+			report(process, id, ctx->number, SPACE_EXIT, ctx->result, 0, true);
 		return 0;
 	}
 	begin_walk_at(thread, 0, user->ip, user->sp, user->bp);

@@ -143,7 +143,7 @@ struct thread {
 	__u64 python_thread_id;
 	/* The thread's interpreter, if there is only one; otherwise 0. */
 	__u64 python_interpreter;
-	/* What an allocator made accessible that is not reported yet: space.h, commit_waits. */
+	/* What an allocator made accessible that is not reported yet: space.h, report_commit. */
 	__u64 commit_start;
 	__u64 commit_end;
 	struct walk_scratch scratch;
