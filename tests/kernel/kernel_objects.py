@@ -56,6 +56,11 @@ def objects_held_by(pid: int) -> KernelObjects:
     return held
 
 
+def has_pin(bpffs_dir: Path, *names: str) -> bool:
+    """Whether one of these is pinned below a daemon's directory."""
+    return any(any(bpffs_dir.rglob(name)) for name in names)
+
+
 def space_events_so_far(bpffs_dir: Path) -> int:
     """How many changes of address spaces a daemon's programs have reported."""
     (pins,) = pinned_sets(bpffs_dir)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from .daemons import Daemon
+from .kernel_objects import has_pin
 from .truth import expect_no_losses
 from .waiting import wait_until
 from .workloads import SOURCES, Workload
@@ -25,11 +26,6 @@ def held(tracer: Daemon, pid: int, functions: set[str]) -> Counter[str]:
     for site in tracer.top(pid)["descriptor_sites"]:
         held[function_of(site, functions)] += site["open_count"]
     return held
-
-
-def is_watched(tracer: Daemon) -> bool:
-    """Whether programs are attached to the calls that open descriptors: at tracepoints, or at functions."""
-    return any(any(tracer.bpffs_dir.rglob(name)) for name in ("sys_exit_socket", "descriptors_exit"))
 
 
 def function_of(site: dict[str, Any], functions: set[str]) -> str:
@@ -72,7 +68,7 @@ def test_recording_begins_again_while_links_are_detached(daemon, workload):
     tracer.attach(program.pid)
     wait_until(lambda: tracer.events("descriptors.recorded"), 10)
     tracer.detach(program.pid)
-    wait_until(lambda: not is_watched(tracer), 20)
+    wait_until(lambda: not has_pin(tracer.bpffs_dir, "sys_exit_socket", "descriptors_exit"), 20)
     tracer.attach(program.pid)
     wait_until(lambda: len(tracer.events("descriptors.recorded")) == 2, 20)
     truth = {name for name in program.step(1) if name.startswith("by_")}

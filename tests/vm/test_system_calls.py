@@ -10,6 +10,7 @@ import pytest
 from bpfleakd.kernel.programs import SyscallMethod
 
 from ..kernel.daemons import Daemon
+from ..kernel.kernel_objects import has_pin
 from ..kernel.waiting import wait_until
 
 CALLS = 20_000
@@ -29,7 +30,7 @@ def fastest_ns() -> int:
 
 def is_watching(tracer: Daemon) -> bool:
     """Whether the daemon has attached to system calls, and not detached yet."""
-    return any(any(tracer.bpffs_dir.glob(f"*/links/{name}")) for name in ("space_exit", "sys_exit_mmap"))
+    return has_pin(tracer.bpffs_dir, "space_exit", "sys_exit_mmap")
 
 
 @pytest.mark.parametrize("method", ["auto", "tracepoints"])

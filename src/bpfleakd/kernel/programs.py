@@ -58,7 +58,6 @@ _SINCE: Mapping[str, tuple[int, int]] = {
     WalkerKind.MAY_GOTO: (6, 9),
     WalkerKind.TAIL_CALLS: (5, 15),
     SyscallMethod.FUNCTIONS: (6, 14),
-    SyscallMethod.TRACEPOINTS: (5, 15),
 }
 
 
@@ -78,7 +77,7 @@ def since(name: str) -> str:
 
 
 def has_come(name: str, release: str) -> bool:
-    """Whether a release of Linux should have an attach method or kind of walker."""
+    """Whether a release of Linux should have an attach method, a kind of walker, or FUNCTIONS."""
     return numbers_of(release) >= _SINCE[name]
 
 

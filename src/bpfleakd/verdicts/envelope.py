@@ -58,13 +58,12 @@ class Rise(Struct, frozen=True):
     @property
     def log_p_silence(self) -> Row:
         """The logarithm of the probability of this silence, assuming the curve still rises as before."""
-        return self.steps * np.log1p(-np.minimum(self.silence, 1 - 1e-9))
+        return log_p_none(self.steps, self.silence)
 
     @property
     def log_p_pause(self) -> Row:
         """A bound on the logarithm of the probability of so long a pause, assuming a constant rate."""
-        log_p_of_one = self.steps * np.log1p(-np.minimum(self.pause, 1 - 1e-9))
-        return np.log1p(self.steps) + log_p_of_one
+        return np.log1p(self.steps) + log_p_none(self.steps, self.pause)
 
     @property
     def log_p_first_third(self) -> Row:
@@ -78,6 +77,15 @@ class Rise(Struct, frozen=True):
     def log_p_last_third(self) -> Row:
         """The same as `log_p_first_third` for the last third."""
         return _log_chernoff(self.last_third, self.steps)
+
+
+def log_p_none(number: Row, part: Row) -> Row:
+    """The logarithm of the probability that none of so many events falls into a given part of the time.
+
+    `part` is 0 to 1; each event falls anywhere with equal probability.
+    """
+    log_p: Row = number * np.log1p(-np.minimum(part, 1 - 1e-9))
+    return log_p
 
 
 def lower_envelope(low: Matrix) -> Matrix:

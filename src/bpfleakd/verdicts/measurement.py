@@ -24,6 +24,7 @@ from bpfleakd.verdicts.envelope import (
     first_rise_s,
     grid_of,
     last_rise_s,
+    log_p_none,
     longest_excursion_s,
     lower_envelope,
     rise_of,
@@ -157,6 +158,12 @@ class _Measurement:
         first_s: Row = np.where(had_some, 0.0, starts_s[first])
         return first_s
 
+    @property
+    def _block_bytes(self) -> Row:
+        """The mean size of each site's live blocks."""
+        mean_bytes: Row = self._histories.live_bytes / np.maximum(self._histories.live_count, 1.0)
+        return mean_bytes
+
     def _exposed(self) -> Exposure:
         """How densely each site was recorded in each bin."""
         histories = self._histories
@@ -165,8 +172,7 @@ class _Measurement:
             or (histories.intervals_bytes == histories.intervals_bytes[0]).all()
         ):
             return constant_exposure(self._ends_s, self._weight)
-        mean_bytes = histories.live_bytes / np.maximum(histories.live_count, 1.0)
-        exposure = exposure_of(self._ends_s, histories.intervals_bytes, mean_bytes)
+        exposure = exposure_of(self._ends_s, histories.intervals_bytes, self._block_bytes)
         if histories.is_heap is not None:
             # Mappings are never sampled.
             exposure = exposure.where(histories.is_heap, constant_exposure(self._ends_s, self._weight))
@@ -299,9 +305,8 @@ class _Measurement:
 
     def _adds_blocks(self, of_bytes: Matrix, of_count: Matrix) -> Flags:
         """Whether most bytes are gained when the number of blocks rises: blocks do not merely get larger."""
-        block_bytes = self._histories.live_bytes / np.maximum(self._histories.live_count, 1.0)
         gained, more_blocks = np.diff(of_bytes, axis=0), np.diff(of_count, axis=0)
-        added = np.minimum(gained, more_blocks * block_bytes).sum(axis=0)
+        added = np.minimum(gained, more_blocks * self._block_bytes).sum(axis=0)
         adds: Flags = added >= _ADDED_SHARE * gained.sum(axis=0)
         return adds
 
@@ -514,8 +519,7 @@ class _Measurement:
             stays = stays & ((gained_count < _FEW) | (lived >= _REPLACED_SHARE * gained_count))
         # For sampled sites, a silence is evidence only if some of as many blocks as before would certainly
         # have been recorded in it.
-        recorded = of_count.gain / self._exposure.weight
-        is_known = recorded * np.log1p(-np.minimum(of_bytes.silence, 1 - 1e-9)) < LOG_ALPHA
+        is_known = log_p_none(of_count.gain / self._exposure.weight, of_bytes.silence) < LOG_ALPHA
         is_known |= self._weight < _SAMPLED_WEIGHT
         stopped = (of_bytes.log_p_silence < LOG_ALPHA) | (is_known & has_stopped(of_bytes))
         seen = of_bytes
@@ -538,5 +542,5 @@ class _Measurement:
         if self._exposure.chance is None:
             return np.zeros(self._sites, bool)
         share = silence_s / max(self._now_s, 1e-3)
-        has_thinned: Flags = steps * np.log1p(-np.minimum(share, 1 - 1e-9)) < LOG_ALPHA
+        has_thinned: Flags = log_p_none(steps, share) < LOG_ALPHA
         return has_thinned
