@@ -123,8 +123,12 @@ struct process {
 	/* A changed site found no room in `changed_sites`. The daemon resets it to 0 and then reads all sites. */
 	__u32 change_unlisted;
 	__u64 unmatched_frees;
-	/* The interval of the sampler inside the process, by the last small block it announced; 0: no sampler. */
+	/*
+	 * The interval of the sampler inside the process, by the small blocks that it announced; 0: no sampler. Its
+	 * threads may differ: this is the longest one in the reading `inside_reading`.
+	 */
 	__u64 inside_interval_bytes;
+	__u64 inside_reading;
 	/* How often the dynamic loader has loaded or unloaded libraries. */
 	__u64 library_changes;
 	__u64 losses[LOSS_KINDS];

@@ -92,8 +92,12 @@ static __always_inline void note_interval(struct process *process, u64 size, u64
 {
 	u64 interval = weight - size / 2;
 
-	if (weight > 4 * size && process->inside_interval_bytes != interval)
+	if (weight <= 4 * size)
+		return;
+	if (process->inside_reading != process->reading || interval > process->inside_interval_bytes) {
+		process->inside_reading = process->reading;
 		process->inside_interval_bytes = interval;
+	}
 }
 
 static __always_inline int announce(struct pt_regs *ctx, struct process *process, u32 slot, u64 id, void *blocks,

@@ -393,6 +393,8 @@ __attribute__((constructor)) static void begin(void)
 
 	if (interval)
 		sample_interval = interval_of(interval);
+	else
+		sampler_clock = clock_without_call();
 	if (__register_atfork)
 		__register_atfork(NULL, NULL, sampler_after_fork, NULL);
 	else if (pthread_atfork)

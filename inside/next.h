@@ -16,6 +16,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 #include "marks.h"
 
@@ -52,6 +53,9 @@ extern struct next_allocator next __attribute__((visibility("hidden")));
 
 /* Looks the functions up. False: this thread is already doing so. */
 bool find_next_allocator(void);
+
+/* The kernel's function in the process (vDSO) that returns the time in seconds; NULL: there is none. */
+time_t (*clock_without_call(void))(time_t *);
 
 /* Whether calls of malloc reach this library: the program, or a library before this one, may define malloc. */
 bool is_asked_first(void);

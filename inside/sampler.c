@@ -6,6 +6,7 @@
 
 _Thread_local struct sampler sampler;
 uint64_t sample_interval = DEFAULT_SAMPLE_INTERVAL;
+time_t (*sampler_clock)(time_t *);
 
 static uint64_t seeds_drawn;
 static uint64_t process_salt;
@@ -33,6 +34,7 @@ static void seed(void)
 	uint64_t number = __atomic_add_fetch(&seeds_drawn, 1, __ATOMIC_RELAXED);
 
 	sampler.random = mixed(mixed((from_kernel ? *from_kernel : 0) ^ process_salt) + number);
+	sampler.interval = sample_interval;
 	sampler.is_seeded = true;
 }
 
@@ -60,7 +62,31 @@ static uint64_t random_exponential(void)
 
 static uint64_t distance_to_mark(void)
 {
-	return (unsigned __int128)random_exponential() * sample_interval >> 32;
+	return (unsigned __int128)random_exponential() * sampler.interval >> 32;
+}
+
+/* Counts a mark, and sets the interval to the next one. */
+static void pace(void)
+{
+	uint32_t second;
+
+	sampler.last_interval = sampler.interval;
+	if (!sampler_clock)
+		return;
+	second = (uint32_t)sampler_clock(NULL);
+	if (second != sampler.second) {
+		if (second != sampler.second + 1)
+			sampler.stretch = 0;
+		else if (sampler.stretch && sampler.marks < MARKS_PER_S / 2)
+			sampler.stretch--;
+		sampler.second = second;
+		sampler.marks = 0;
+	}
+	if (++sampler.marks > MARKS_PER_S && sampler.stretch < MAX_STRETCH) {
+		sampler.stretch++;
+		sampler.marks = 0;
+	}
+	sampler.interval = sample_interval << sampler.stretch;
 }
 
 bool has_mark(size_t size)
@@ -71,6 +97,7 @@ bool has_mark(size_t size)
 		if (count_down(size))
 			return false;
 	}
+	pace();
 	sampler.left = distance_to_mark();
 	return true;
 }
@@ -91,11 +118,11 @@ static uint64_t one_minus_exp(uint64_t x)
 uint64_t weighted_bytes(size_t size)
 {
 	uint64_t bytes = sampled_bytes(size), probability, weight;
-	unsigned __int128 interval = sample_interval;
+	unsigned __int128 interval = sampler.last_interval;
 	int doublings = 0;
 
 	/* From here on, a block is missed once in 10^13 times. */
-	if (bytes / 32 >= sample_interval)
+	if (bytes / 32 >= interval)
 		return bytes;
 	while (2 * (unsigned __int128)bytes > interval) {
 		interval *= 2;

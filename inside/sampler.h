@@ -11,6 +11,9 @@
  *  - Integers only: a program may change rounding and floating-point exceptions.
  *  - No lock, no system call: signal handlers call malloc, and so do children between fork and exec. A signal between
  *    reading and writing the countdown may move a mark, no more.
+ *  - A thread that meets more than MARKS_PER_S marks a second gets a longer interval, up to MAX_STRETCH doublings: the
+ *    price of a program that churns through gigabytes is limited, too. The interval only changes at a mark, for the
+ *    bytes that follow, so estimates stay unbiased.
  */
 #ifndef BPFLEAK_SAMPLER_H
 #define BPFLEAK_SAMPLER_H
@@ -18,23 +21,37 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 #define DEFAULT_SAMPLE_INTERVAL (512ULL << 10)
 #define MIN_SAMPLE_INTERVAL (1ULL << 10)
 #define MAX_SAMPLE_INTERVAL (1ULL << 32)
+
+#define MARKS_PER_S 256
+#define MAX_STRETCH 2
 
 /* Per thread. All zero: it has not allocated yet. */
 struct sampler {
 	/* Bytes before the next mark. */
 	uint64_t left;
 	uint64_t random;
+	/* The mean distance from the last mark to the next one; that of the marks before, when the last one was drawn. */
+	uint64_t interval;
+	uint64_t last_interval;
+	/* The marks in the current second of the wall clock, and how often the interval is doubled. */
+	uint32_t second;
+	uint32_t marks;
+	uint8_t stretch;
 	bool is_seeded;
 	/* The thread is looking up the next allocator: next.c. */
 	bool is_resolving;
 };
 
 extern _Thread_local struct sampler sampler __attribute__((tls_model("initial-exec"), visibility("hidden")));
+/* The shortest interval. */
 extern uint64_t sample_interval __attribute__((visibility("hidden")));
+/* The time in seconds, without a system call; NULL: all intervals stay the same. */
+extern time_t (*sampler_clock)(time_t *) __attribute__((visibility("hidden")));
 
 static inline uint64_t sampled_bytes(size_t size)
 {
@@ -55,7 +72,7 @@ static inline bool count_down(size_t size)
 /* Whether a block that was not counted down has a mark. */
 bool has_mark(size_t size);
 
-/* The bytes that a sampled block of `size` stands for. */
+/* The bytes that a block of `size` with the last mark stands for. */
 uint64_t weighted_bytes(size_t size);
 
 /* In the child of a fork: draws a new countdown. */

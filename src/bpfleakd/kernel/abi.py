@@ -152,6 +152,7 @@ PROCESS = np.dtype(
         ("change_unlisted", "u4"),
         ("unmatched_frees", "u8"),
         ("inside_interval_bytes", "u8"),
+        ("inside_reading", "u8"),
         ("library_changes", "u8"),
         ("losses", "u8", (len(LOSS_REASONS),)),
         ("recorded", "u8"),

@@ -36,7 +36,7 @@ _BILL_LINES_LOGGED = 3
 # Victims whose end has not been noticed yet, for seconds at most.
 _WAITING_MAX = 256
 # The share of the time for bills of traced processes, and of watched ones.
-_TRACED_SHARE, _WATCHED_SHARE = 0.005, 0.001
+_TRACED_SHARE, _WATCHED_SHARE = 0.002, 0.001
 
 
 class OomSource(Protocol):

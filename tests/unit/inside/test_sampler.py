@@ -32,6 +32,30 @@ unsigned long marked(size_t size, unsigned long count)
 void set_interval(uint64_t bytes)
 {
 	sample_interval = bytes;
+	sampler = (struct sampler){ .last_interval = bytes };
+}
+
+static time_t now_s;
+
+static time_t clock_of_test(time_t *unused)
+{
+	(void)unused;
+	return now_s;
+}
+
+/* Allocates bytes in this second; returns how many blocks had a mark, and adds up what they stand for. */
+unsigned long spend(time_t second, uint64_t bytes, size_t size, uint64_t *estimate)
+{
+	unsigned long found = 0;
+
+	sampler_clock = clock_of_test;
+	now_s = second;
+	for (uint64_t blocks = bytes / size; blocks; blocks--)
+		if (!count_down(size) && has_mark(size)) {
+			found++;
+			*estimate += weighted_bytes(size);
+		}
+	return found;
 }
 
 uint64_t left(void)
@@ -48,11 +72,12 @@ def sampler(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     source.write_text(WRAPPER)
     output_of("gcc", "-O2", "-Wall", "-Werror", "-shared", "-fPIC", f"-I{INSIDE}", "-o", library, source)
     loaded = ctypes.CDLL(str(library))
-    for name in ("marked", "weighted_bytes", "left"):
+    for name in ("marked", "weighted_bytes", "left", "spend"):
         getattr(loaded, name).restype = ctypes.c_uint64
     loaded.marked.argtypes = [ctypes.c_size_t, ctypes.c_ulong]
     loaded.weighted_bytes.argtypes = [ctypes.c_size_t]
     loaded.set_interval.argtypes = [ctypes.c_uint64]
+    loaded.spend.argtypes = [ctypes.c_long, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p]
     loaded.set_interval(INTERVAL_BYTES)
     return loaded
 
@@ -88,3 +113,64 @@ def test_a_size_that_nobody_has_leaves_the_countdown_whole(sampler: ctypes.CDLL)
     assert sampler.marked((1 << 64) - 1, 3) == 3
     assert sampler.left() < 64 * INTERVAL_BYTES
     assert sampler.marked(INTERVAL_BYTES, 1_000) > 500
+
+
+class Paced:
+    """A thread that allocates for some seconds: its marks in each, and what they stood for in all."""
+
+    def __init__(self, sampler: ctypes.CDLL) -> None:
+        self._sampler = sampler
+        self._estimate = ctypes.c_uint64()
+        self._second = 1_000
+        sampler.set_interval(INTERVAL_BYTES)
+
+    def spend(self, marks_at_base: int, size: int = 100, *, pause_s: int = 1) -> int:
+        """Allocate what has so many marks at the shortest interval; return how many it has."""
+        self._second += pause_s
+        estimate = ctypes.byref(self._estimate)
+        return int(self._sampler.spend(self._second, marks_at_base * INTERVAL_BYTES, size, estimate))
+
+    @property
+    def estimate_bytes(self) -> int:
+        return self._estimate.value
+
+
+def test_a_thread_that_allocates_much_is_sampled_more_sparsely(sampler: ctypes.CDLL) -> None:
+    """Four times as sparsely at most, from the first second on."""
+    thread = Paced(sampler)
+
+    first, later = thread.spend(40_000), [thread.spend(40_000) for _ in range(5)]
+
+    assert 9_500 < first < 11_000
+    assert all(9_500 < marks < 10_500 for marks in later)
+
+
+def test_a_thread_that_allocates_little_is_sampled_as_ever(sampler: ctypes.CDLL) -> None:
+    thread = Paced(sampler)
+    assert sum(thread.spend(180) for _ in range(20)) == pytest.approx(3_600, rel=0.07)
+
+
+@pytest.mark.parametrize(("pause_s", "sparse"), [(1, 2), (10, 0)])
+def test_it_is_sampled_as_before_when_it_allocates_little_again(
+    sampler: ctypes.CDLL, pause_s: int, sparse: int
+) -> None:
+    """Within some seconds; after a pause, with its first mark."""
+    thread = Paced(sampler)
+    thread.spend(40_000)
+
+    seconds = [thread.spend(180, pause_s=pause_s if n == 0 else 1) for n in range(12)]
+
+    assert sum(seconds[sparse + 1 :]) == pytest.approx(180 * (11 - sparse), rel=0.1)
+
+
+@pytest.mark.parametrize("size", [100, 10_000])
+def test_its_estimates_are_unbiased_meanwhile(sampler: ctypes.CDLL, size: int) -> None:
+    thread = Paced(sampler)
+    seconds = [100, 2_000, 50, 400, 30_000, 30_000, 300, 200, 100, 5_000] * 3
+
+    for marks in seconds:
+        thread.spend(marks, size)
+
+    truth = sum(marks * INTERVAL_BYTES // size * size for marks in seconds)
+    # A quarter of the marks at least.
+    assert thread.estimate_bytes == pytest.approx(truth, rel=FAR / math.sqrt(sum(seconds) / 4))
