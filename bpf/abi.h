@@ -128,7 +128,11 @@ struct process {
 	 * threads may differ: this is the longest one in the reading `inside_reading`.
 	 */
 	__u64 inside_interval_bytes;
-	__u64 inside_reading;
+	__u32 inside_reading;
+	/* Changes of the address space are seen at instructions of the process (ROLE_SYSCALL_*), not in the kernel. */
+	__u32 space_at_sites;
+	/* How many there were. */
+	__u64 site_hits;
 	/* How often the dynamic loader has loaded or unloaded libraries. */
 	__u64 library_changes;
 	__u64 losses[LOSS_KINDS];

@@ -20,6 +20,9 @@ enum function_role {
 	ROLE_SAMPLED_ALLOC,
 	ROLE_SAMPLED_FREE,
 	ROLE_CODE_RELEASED,
+	/* Not functions, but instructions that make a system call, and those behind: syscalls.h. */
+	ROLE_SYSCALL_ENTRY,
+	ROLE_SYSCALL_RETURN,
 };
 
 /* Where an argument of a function is at its probe point: the registers that a call may overwrite. */
@@ -41,7 +44,10 @@ enum argument_register {
  */
 #define COOKIE_ROLE_BITS 8
 #define COOKIE_REGISTER_BITS 4
-/* For the roles ROLE_SAMPLED_*, in place of registers: the entry of `probe_operands` that has their arguments. */
+/*
+ * In place of registers: for the roles ROLE_SAMPLED_*, the entry of `probe_operands` that has their arguments; for the
+ * roles ROLE_SYSCALL_*, the number of the call.
+ */
 #define COOKIE_OPERANDS_MASK 0xffffff
 /* The function frees, and may do so by calling another probed function. */
 #define COOKIE_CALLS_RELEASE (1ULL << 32)

@@ -135,6 +135,7 @@ static __always_inline int announce(struct pt_regs *ctx, struct process *process
 static __always_inline int enter_probe(struct pt_regs *ctx)
 {
 	u64 id = current_id(), cookie = bpf_get_attach_cookie(ctx);
+	u32 role = cookie & ((1 << COOKIE_ROLE_BITS) - 1);
 	u32 number = cookie >> COOKIE_ROLE_BITS & COOKIE_OPERANDS_MASK, slot;
 	struct probe_operands *operands;
 	struct announced_block said = {};
@@ -145,13 +146,17 @@ static __always_inline int enter_probe(struct pt_regs *ctx)
 	if (!process)
 		return 0;
 	count_hit(process);
+#ifdef SYSCALLS_AT_SITES
+	if (role == ROLE_SYSCALL_ENTRY || role == ROLE_SYSCALL_RETURN)
+		return at_syscall_site(ctx, process, slot, id, role == ROLE_SYSCALL_RETURN, number);
+#endif
 	operands = probe_operands.lookup(&number);
 	blocks = live.lookup(&slot);
 	if (process->state != STATE_RECORDING || !operands || !blocks)
 		return 0;
 	if (!read_operand(ctx, &operands->arguments[0], &said.address) || !said.address)
 		return 0;
-	if ((cookie & ((1 << COOKIE_ROLE_BITS) - 1)) == ROLE_SAMPLED_FREE)
+	if (role == ROLE_SAMPLED_FREE)
 		return release_announced(process, id >> 32, blocks, said.address);
 	if (!read_operand(ctx, &operands->arguments[1], &said.size) ||
 	    !read_operand(ctx, &operands->arguments[2], &said.weight)) {

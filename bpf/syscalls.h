@@ -21,6 +21,15 @@ struct syscall_exit {
 	s64 result;
 };
 
+/* Entry of a call that removes addresses. */
+static __always_inline int enter_space_call(struct process *process, u64 id, u32 number)
+{
+	if (number == SYSCALL_MUNMAP && process->numbered_end)
+		code_is_unmapped(id);
+	report(process, id, number, SPACE_ENTRY, 0, 0, false);
+	return 0;
+}
+
 /* Entry of a call that removes addresses or a descriptor. */
 static __always_inline int enter_syscall(struct syscall_enter *ctx)
 {
@@ -32,15 +41,13 @@ static __always_inline int enter_syscall(struct syscall_enter *ctx)
 	process = current_process(id, &slot);
 	if (!process)
 		return 0;
+	if (ctx->number != SYSCALL_CLOSE && process->space_at_sites)
+		return 0;
 	count_hit(process);
 	if (process->state != STATE_RECORDING)
 		return 0;
-	if (ctx->number != SYSCALL_CLOSE) {
-		if (ctx->number == SYSCALL_MUNMAP && process->numbered_end)
-			code_is_unmapped(id);
-		report(process, id, ctx->number, SPACE_ENTRY, 0, 0, false);
-		return 0;
-	}
+	if (ctx->number != SYSCALL_CLOSE)
+		return enter_space_call(process, id, ctx->number);
 	table = descriptors_of(slot);
 	if (table)
 		close_descriptor(process, table, user_registers()->di);
@@ -76,23 +83,13 @@ static __always_inline int walk_syscall(struct syscall_exit *ctx, struct process
 	return 0;
 }
 
-/* Return of a call. */
-static __always_inline int leave_syscall(struct syscall_exit *ctx)
+/* Return of a call of a process that is recorded. */
+static __always_inline int leave_recorded_syscall(struct syscall_exit *ctx, struct process *process, u32 slot, u64 id)
 {
-	u64 id = current_id();
-	struct process *process;
+	bool is_space = changes_space(ctx->number), is_commit;
 	struct thread *thread;
 	struct pt_regs *user;
-	bool is_space, is_commit;
-	u32 slot;
 
-	process = current_process(id, &slot);
-	if (!process)
-		return 0;
-	count_hit(process);
-	if (process->state != STATE_RECORDING)
-		return 0;
-	is_space = changes_space(ctx->number);
 	if (!is_space && (!descriptors_of(slot) || !opens_descriptors(ctx->number, ctx->result)))
 		return 0;
 	if (is_space && is_failure(ctx->result)) {
@@ -125,6 +122,22 @@ static __always_inline int leave_syscall(struct syscall_exit *ctx)
 	}
 	begin_walk_at(thread, 0, user->ip, user->sp, user->bp);
 	return walk_syscall(ctx, process, slot, id, thread);
+}
+
+/* Return of a call. */
+static __always_inline int leave_syscall(struct syscall_exit *ctx)
+{
+	u64 id = current_id();
+	struct process *process;
+	u32 slot;
+
+	process = current_process(id, &slot);
+	if (!process)
+		return 0;
+	if (process->space_at_sites && changes_space(ctx->number))
+		return 0;
+	count_hit(process);
+	return process->state == STATE_RECORDING ? leave_recorded_syscall(ctx, process, slot, id) : 0;
 }
 
 static __always_inline int leave_syscall_continued(struct syscall_exit *ctx)
@@ -176,5 +189,19 @@ static __always_inline int leave_function_of_syscall(struct pt_regs *ctx)
 	struct syscall_exit call = { .number = user_registers()->orig_ax, .result = PT_REGS_RC(ctx) };
 
 	return leave_syscall(&call);
+}
+#endif
+
+#ifdef SYSCALLS_AT_SITES
+/* An instruction of the process that makes a call, or the one behind it: its registers are those of the call. */
+static __always_inline int at_syscall_site(struct pt_regs *ctx, struct process *process, u32 slot, u64 id, bool is_return,
+					   u32 number)
+{
+	struct syscall_exit call = { .number = number, .result = PT_REGS_RC(ctx) };
+
+	if (process->state != STATE_RECORDING || !process->space_at_sites)
+		return 0;
+	__sync_fetch_and_add(&process->site_hits, 1);
+	return is_return ? leave_recorded_syscall(&call, process, slot, id) : enter_space_call(process, id, number);
 }
 #endif

@@ -27,7 +27,7 @@ from bpfleakd.kernel.oom_events import OomEvents
 from bpfleakd.kernel.pins import ProcessPins
 from bpfleakd.kernel.probes import points
 from bpfleakd.kernel.probes.cost import measure_price
-from bpfleakd.kernel.programs import unexpected_fallbacks
+from bpfleakd.kernel.programs import probes_sites, unexpected_fallbacks
 from bpfleakd.kernel.session import KernelSession
 from bpfleakd.model.daemon import DaemonStats, GuardStats
 from bpfleakd.model.metrics import MetricsSnapshot
@@ -308,6 +308,7 @@ class Backend:
                 kernel.pins,
                 Discovery(self._helpers, cache_directory(config)),
                 config.limits.live_blocks,
+                uses_sites=probes_sites(kernel.walker, kernel.syscalls),
             ),
             unwinding,
             kernel.watch_address_spaces,

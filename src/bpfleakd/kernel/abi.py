@@ -86,6 +86,8 @@ FUNCTION_ROLES = (
     FunctionRole.SAMPLED_ALLOC,
     FunctionRole.SAMPLED_FREE,
     FunctionRole.CODE_RELEASED,
+    FunctionRole.SYSCALL_ENTRY,
+    FunctionRole.SYSCALL_RETURN,
 )
 ARGUMENT_REGISTERS = ("rdi", "rsi", "rdx", "rcx", "r8", "r9", "rax", "r10", "r11")
 STACK_ENDS = (
@@ -152,7 +154,9 @@ PROCESS = np.dtype(
         ("change_unlisted", "u4"),
         ("unmatched_frees", "u8"),
         ("inside_interval_bytes", "u8"),
-        ("inside_reading", "u8"),
+        ("inside_reading", "u4"),
+        ("space_at_sites", "u4"),
+        ("site_hits", "u8"),
         ("library_changes", "u8"),
         ("losses", "u8", (len(LOSS_REASONS),)),
         ("recorded", "u8"),
@@ -326,6 +330,8 @@ _ROLE_ARGUMENTS = {
     FunctionRole.SAMPLED_ALLOC: (),
     FunctionRole.SAMPLED_FREE: (),
     FunctionRole.CODE_RELEASED: (),
+    FunctionRole.SYSCALL_ENTRY: (),
+    FunctionRole.SYSCALL_RETURN: (),
 }
 
 
@@ -348,7 +354,8 @@ def cookie_of(
 ) -> int:
     """The cookie of a probe point: its role, and the registers of `role_arguments` there.
 
-    `operands` is the entry of `probe_operands` for the roles SAMPLED_*, which have no registers. `slot` is
+    `operands` is the entry of `probe_operands` for the roles SAMPLED_*, and the number of the call for the
+    roles SYSCALL_*, which have no registers. `slot` is
     the process' place in the maps, or COOKIE_SLOT_SHARED. `calls_release`: the function frees, and may do so
     by calling another probed one; `calls_allocator`: the same for one that allocates.
     """

@@ -53,6 +53,7 @@ from bpfleakd.kernel.programs import (
     check_release,
     continuations_of,
     lasting_programs,
+    probes_sites,
     programs_of,
     shared_programs_of,
 )
@@ -253,6 +254,8 @@ class _Module:
             flags.append("-DWALK_BY_TAIL_CALLS")
         if syscalls is SyscallMethod.FUNCTIONS:
             flags.append("-DSYSCALLS_BY_FUNCTION")
+        if probes_sites(walker, syscalls):
+            flags.append("-DSYSCALLS_AT_SITES")
         if method is AttachMethod.SESSION:
             flags.append("-DATTACH_BY_SESSION")
         self._method = method

@@ -199,6 +199,13 @@ class Maps:
         """
         self._slots.set_word(pid, "sampling", abi.SAMPLING_EVER | abi.SAMPLING_NOW)
 
+    def see_address_space_at_sites(self, pid: int, is_seen: bool) -> None:
+        """Declare whether changes of the address space are seen at probed instructions of a process.
+
+        Otherwise the programs attached to the kernel's system calls report them.
+        """
+        self._slots.set_word(pid, "space_at_sites", int(is_seen))
+
     def add_commit_call(self, pid: int, ip: int, caller: int) -> None:
         """Declare how an allocator of a process calls mprotect: such calls need no stack.
 

@@ -191,6 +191,10 @@ class ProcessPins:
                 opened[int(path.name.removeprefix("file-"))] = list(_open_all(path.iterdir()))
         return opened
 
+    def remove_links_to(self, number: int) -> None:
+        """Remove the pins of the links to one file."""
+        remove_pins(self.directory / f"file-{number}")
+
     def remove_links(self) -> None:
         """Remove the pins of all links."""
         with contextlib.suppress(FileNotFoundError):

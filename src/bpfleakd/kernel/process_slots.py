@@ -37,6 +37,8 @@ class ProcessCounters(Struct, frozen=True):
     and not recorded, and `unrecorded_frees` freed blocks that are not in the live table. `probe_hits` are
     the runs of programs in this process; each costs it about 0.5 us. `sites_removed` sites without blocks
     were removed to make room, which had counted `removed` in all. `code_changes` grows with `loaded_code`.
+    `space_at_sites`: changes of the address space are seen at instructions of the process; there were
+    `site_hits`.
     """
 
     state: abi.RecordingState
@@ -58,6 +60,8 @@ class ProcessCounters(Struct, frozen=True):
     sites_removed: int = 0
     removed: SiteCounters = SiteCounters(0, 0, 0, 0)
     code_changes: int = 0
+    space_at_sites: bool = False
+    site_hits: int = 0
 
     @property
     def gained_blocks(self) -> int:
@@ -165,6 +169,8 @@ class ProcessSlots:
             site_count=int(process["site_count"] - process["sites_removed"]),
             stack_count=int(process["stack_count"] - process["stacks_removed"]),
             inside_interval_bytes=int(process["inside_interval_bytes"]),
+            space_at_sites=bool(process["space_at_sites"]),
+            site_hits=int(process["site_hits"]),
             sites_removed=int(process["sites_removed"]),
             code_changes=int(process["code_changes"]),
             removed=SiteCounters(

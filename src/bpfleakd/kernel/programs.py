@@ -216,6 +216,14 @@ def syscall_programs(method: SyscallMethod) -> tuple[Program, Program]:
     return _SYSCALL_PROGRAMS[method]
 
 
+def probes_sites(walker: WalkerKind, syscalls: SyscallMethod) -> bool:
+    """Whether system calls can be seen at instructions of a process (probes/syscall_sites.py), and need be.
+
+    Walks that need several programs cannot go on from there.
+    """
+    return syscalls is SyscallMethod.TRACEPOINTS and walker is WalkerKind.MAY_GOTO
+
+
 def programs_of(method: AttachMethod) -> tuple[Program, ...]:
     """The uprobe programs of a method."""
     return _UPROBE_PROGRAMS[method]

@@ -111,6 +111,8 @@ class CounterCollector:
         if not traced.is_gone:
             lost = traced.counters.losses["event_full"] + self._skipped.address_space_changes
             address_maps.repair(pid, lost)
+            if counters.space_at_sites:
+                self._judge_sites(traced, counters, now_ns)
         space = address_maps.map_of(pid)
         traced.unrecorded_regions = space.unrecorded_count if space else 0
         space_keys, space_columns = space.counters() if space else ([], columns[:0])
@@ -153,6 +155,18 @@ class CounterCollector:
                 with traced.isolated(self._clock_ns):
                     if traced.has_other_stack():
                         self._maps.set_state(pid, RecordingState.EXECED)
+
+    def _judge_sites(self, traced: TracedProcess, counters: ProcessCounters, now_ns: int) -> None:
+        """Change to the kernel's reports if the process' own places do not suit."""
+        pid = traced.pid
+        reason = self._state.site_calls.objection(pid, counters, now_ns)
+        if not reason:
+            return
+        # Linked first: no call is missed.
+        self._state.watch_address_spaces((), anyway=True)
+        self._maps.see_address_space_at_sites(pid, False)
+        traced.attachment = self._attacher.leave_sites(traced.attachment)
+        log.info("space.watched-in-kernel", pid=pid, reason=reason)
 
     def follow_libraries(self, traced: TracedProcess) -> None:
         """Probe, unwind and name newly loaded code of a process. Raises NotYet while that is being read."""

@@ -11,7 +11,7 @@ does the rest:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 import structlog
@@ -27,6 +27,7 @@ from bpfleakd.process.process import GONE
 from bpfleakd.table.site_table import SiteTable
 from bpfleakd.tracing.address_space.address_maps import AddressMaps
 from bpfleakd.tracing.address_space.feed import AddressSpaceFeed
+from bpfleakd.tracing.address_space.site_calls import SiteCalls
 from bpfleakd.tracing.attaching.attachment import Attachment
 from bpfleakd.tracing.checkpoint import read_checkpoint, write_if_possible
 from bpfleakd.tracing.go.profile import is_gos_memory
@@ -60,8 +61,10 @@ class RecordedState:
         watch: Callable[[bool], None],
         clock_ns: Callable[[], int],
     ) -> None:
+        self._maps = maps
         self.address_maps = address_maps
         self.feed = AddressSpaceFeed(maps, address_maps, clock_ns)
+        self.site_calls = SiteCalls(address_maps)
         self.memory = MemoryBreakdown()
         self.sampling = Sampling(maps, sampling)
         self._histories = HistoryCheckpoints(clock_ns)
@@ -126,14 +129,15 @@ class RecordedState:
     def forget(self, pid: int) -> None:
         """Forget a process that is no longer traced, or handed to another daemon."""
         self.feed.forget(pid)
+        self.site_calls.forget(pid)
         self._histories.forget(pid)
         self.memory.forget(pid)
         self.sampling.forget(pid)
 
-    def watch_address_spaces(self, wanted: bool) -> None:
-        """Start or stop the kernel's reports of changes of address spaces."""
+    def watch_address_spaces(self, pids: Iterable[int], *, anyway: bool = False) -> None:
+        """Start or stop the kernel's reports of changes of address spaces, as these processes need them."""
         try:
-            self._watch(wanted)
+            self._watch(anyway or any(not self._maps.process(pid).space_at_sites for pid in pids))
         except errors.KernelError as error:
             log.warning("space.not-watched", reason=error.message, hint=error.hint)
 

@@ -121,7 +121,7 @@ class Tracer:
         if prefer_inside and attachment.is_inside:
             request = replace(request, mode=TracingMode.INSIDE)
         # Heap first: linking the system calls takes time.
-        self._state.watch_address_spaces(True)
+        self._state.watch_address_spaces((*self._running, pid))
         since = self._state.begin(attachment, request, begun_anew)
         self._beat(since.attached_ns)
         traced = self._take_on(attachment, request, since, self._state.new_history())
@@ -158,11 +158,11 @@ class Tracer:
         self._maps.remove_unknown()
         self._beat(self.clock_ns())
         if self._running:
-            self._state.watch_address_spaces(True)
+            self._state.watch_address_spaces(self._running)
             self._settle_adopted(gap_s)
         self._unwinding.drop_unused()
         self._attacher.drop_unused()
-        self._state.watch_address_spaces(bool(self._running))
+        self._state.watch_address_spaces(self._running)
         for id_, request in anew.items():
             self._start_anew(id_, request)
 

@@ -39,7 +39,8 @@ class SampledPoint(Struct, frozen=True):
     """A static probe of a sampler inside the process (announced.py), entry only.
 
     `operands` is the number of the entry with the places of its arguments (Maps.operands_number), `semaphore`
-    the file offset of the counter that is incremented while it is probed, or 0.
+    the file offset of the counter that is incremented while it is probed, or 0. At a place that makes a
+    system call (syscall_sites.py), `operands` is the number of the call.
     """
 
     offset: int

@@ -33,12 +33,14 @@ from bpfleakd.kernel.probes.prologue import (
     argument_registers,
     choose_probe_point,
     instructions,
+    internal_jumps,
     is_harmless,
     is_replaced,
     jump_target,
     prologue,
     transfers,
 )
+from bpfleakd.kernel.probes.syscall_sites import syscall_sites
 from bpfleakd.sandbox.helpers import Helpers
 from bpfleakd.sandbox.trial_file import TRIAL_FILE
 from bpfleakd.unwind.function_starts import function_starts
@@ -47,6 +49,9 @@ if TYPE_CHECKING:
     from bpfleakd.kernel.probes.prologue import Instruction
 
 JOBS = ("search",)
+
+SITE_AT_ENTRY, SITE_AT_RETURN = "syscall:", "return:"
+"""The beginnings of the names of places that make a system call."""
 
 _LONGEST_FUNCTION_BYTES = 64 * 1024
 _LIMIT_S = 10.0
@@ -62,7 +67,8 @@ class FunctionProbe(Struct, frozen=True):
     the function.
 
     A static probe is one too (announced.py): `function` is then "PROVIDER:NAME", `arguments` as its note has
-    them, and `semaphore` the file offset of the counter that is incremented while it is probed, or 0.
+    them, and `semaphore` the file offset of the counter that is incremented while it is probed, or 0. So is a
+    place that makes a system call (syscall_sites.py): `function` is "syscall:CALL" or "return:CALL".
     """
 
     function: str
@@ -171,7 +177,7 @@ def _search(file: SearchedFile, functions: Sequence[WantedFunction]) -> list[Fun
         debug = minidebug_image(image) if separate is None else ElfImage.open(separate)
         images = [image, stack.enter_context(debug)] if debug else [image]
         search = _Search(image, SymbolTable(images), functions)
-        return [*search.probes(), *_static_probes(image, search)]
+        return [*search.probes(), *_static_probes(image, search), *_site_probes(image, search)]
 
 
 def _static_probes(image: ElfImage, search: _Search) -> Iterator[FunctionProbe]:
@@ -184,6 +190,17 @@ def _static_probes(image: ElfImage, search: _Search) -> Iterator[FunctionProbe]:
             refusal=probe.refusal,
             arguments=probe.arguments,
             semaphore=probe.semaphore,
+        )
+
+
+def _site_probes(image: ElfImage, search: _Search) -> Iterator[FunctionProbe]:
+    for site in syscall_sites(image, sorted(search.starts), instructions, internal_jumps):
+        yield FunctionProbe(
+            f"{SITE_AT_RETURN if site.at_return else SITE_AT_ENTRY}{site.call.name.lower()}",
+            image.file_offset_of(site.vaddr) or 0,
+            site.emulated,
+            entry=site.vaddr,
+            refusal=site.refusal,
         )
 
 

@@ -48,7 +48,7 @@ def choose_probe_point(code: bytes, *, release: bool, arguments: Sequence[str]) 
 
     `arguments` are the registers that must not be lost; `argument_registers` says where they are.
     """
-    targets = _branch_targets(code)
+    targets = internal_jumps(code)
     best, is_at_nop = (0, False), True
     previous = None
     for instruction, holders in prologue(code):
@@ -132,7 +132,7 @@ def instructions(code: bytes, vaddr: int) -> Iterator[tuple[int, str]]:
         yield address, mnemonic
 
 
-def _branch_targets(code: bytes) -> set[int]:
+def internal_jumps(code: bytes) -> set[int]:
     """The targets of jumps within the function."""
     return {target for is_call, target in transfers(code) if not is_call}
 

@@ -25,6 +25,9 @@ class FunctionRole(StrEnum):
     """Not a function but the probe of a sampler inside the process, like the next one."""
     SAMPLED_FREE = "sampled-free"
     CODE_RELEASED = "code-released"
+    SYSCALL_ENTRY = "syscall-entry"
+    """Not a function but an instruction that makes a system call; the next one is behind it."""
+    SYSCALL_RETURN = "syscall-return"
 
 
 NOTICES = (FunctionRole.LIBRARIES_CHANGED, FunctionRole.CODE_RELEASED)

@@ -7,6 +7,10 @@ then.
 Each report carries the peak of the heap until then, while nothing else changed: so the peak of both together
 is exact.
 
+Calls that a process makes itself are reported from the places where its C library makes them, if those are
+probed (kernel/probes/syscall_sites.py). Other code may make calls, too, so the map is compared with
+/proc/PID/maps now and then.
+
 A lost report (the ring was full) makes the map of its process wrong. The map is then brought into line with
 /proc/PID/maps, and memory that can no longer be attributed becomes baseline. The same applies to changes that
 are skipped because they take too much time (reading_budget.py).
@@ -47,6 +51,10 @@ _PAGE_MASK = 4095
 # The pause after a repair, in durations of the repair: it reads all of /proc/PID/maps.
 _REPAIR_PAUSE = 20
 _REPAIR_LOG_PAUSE_NS = 600_000_000_000
+# The pause between comparisons: in durations of one, and at least.
+_COMPARING_PAUSE, _COMPARING_PAUSE_NS = 1_000, 10_000_000_000
+# One may differ because a call was under way, or because a stack has grown.
+_DIFFERING_MAX = 1
 _HUGE_PAGE_BYTES = 2 << 20
 
 
@@ -64,6 +72,9 @@ class _MappedProcess:
     skipped: int = field(default=0, init=False)
     repairs: Pause = field(default_factory=lambda: Pause(_REPAIR_PAUSE), init=False)
     repair_log: LogPause = field(default_factory=lambda: LogPause(_REPAIR_LOG_PAUSE_NS), init=False)
+    # Comparisons with /proc/PID/maps, and how many of the last ones differed.
+    comparisons: Pause = field(default_factory=lambda: Pause(_COMPARING_PAUSE), init=False)
+    differing: int = field(default=0, init=False)
     # Whether memory was attributed to an allocator because of a call whose entry was not seen.
     is_unsure: bool = field(default=False, init=False)
 
@@ -281,6 +292,23 @@ class AddressMaps:
         self._changed.add(pid)
         level = log.warning if process.repair_log.take(began_ns) else log.debug
         level("space.repaired", pid=pid, lost=lost, differing_bytes=differing_bytes)
+
+    def lacks_calls(self, pid: int) -> bool:
+        """Compare the map of a process with /proc/PID/maps once in a while; whether it keeps differing."""
+        process = self._processes.get(pid)
+        began_ns = time.perf_counter_ns()
+        if process is None or process.broken or not process.comparisons.is_due(began_ns):
+            return False
+        try:
+            differing_bytes = process.map.resynchronise(read_mappings(pid))
+        except (errors.NoSuchProcess, errors.NotYet):
+            return False
+        finally:
+            process.comparisons.done(began_ns, time.perf_counter_ns(), _COMPARING_PAUSE_NS)
+        process.differing = process.differing + 1 if differing_bytes else 0
+        if differing_bytes:
+            self._changed.add(pid)
+        return process.differing > _DIFFERING_MAX
 
 
 def _gives_memory(process: _MappedProcess, event: AddressSpaceEvent) -> bool:

@@ -28,6 +28,7 @@ from msgspec.structs import replace
 
 from bpfleakd import errors
 from bpfleakd.kernel.abi import RecordingState
+from bpfleakd.kernel.address_space_events import Syscall
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.kernel.pins import PinnedSet, ProcessPins
 from bpfleakd.kernel.probes.announced import ARGUMENT_COUNTS
@@ -52,6 +53,7 @@ from bpfleakd.tracing.attaching.code_reader import ProcessCodeReader
 from bpfleakd.tracing.attaching.discovery import SEARCH_WAIT_S, Discovery
 from bpfleakd.tracing.attaching.probed_file import ProbedFile, has_sampler, part_of, parts_of
 from bpfleakd.tracing.attaching.refusals import (
+    has_changed_code,
     link_error,
     log_refused,
     refuse,
@@ -113,8 +115,12 @@ class Attacher:
         pins: PinnedSet,
         discovery: Discovery,
         live_blocks: int,
+        *,
+        uses_sites: bool = False,
     ) -> None:
+        """`uses_sites`: system calls of a process with a sampler inside are seen where it makes them."""
         self._maps = maps
+        self._uses_sites = uses_sites
         self._pins = pins
         self._unwinding = unwinding
         self._linker = linker
@@ -162,11 +168,15 @@ class Attacher:
             log_refused(pid, found)
             if prefer_inside and has_sampler(found):
                 request = replace(request, mode=TracingMode.INSIDE)
-            files = parts_of(found, request.mode)
+            files = parts_of(found, request.mode, uses_sites=self._uses_sites)
             refuse_without_allocator(process.info, code, found, files, is_needed=not go.is_programs)
             if wait.for_tables:
                 self._build_tables(code, due_s)
+            at_sites = [file for file in files if file.sites]
+            files = [file for file in files if not file.sites]
             refuse_changed_code(code, files)
+            if not has_changed_code(code, at_sites):
+                files += at_sites
             refuse_if_ended(process)
             attachment = self._link_all(_Making(process, code, files, go, request), due_s)
             undo.pop_all()
@@ -189,10 +199,12 @@ class Attacher:
             raise ValueError("recording had stopped: no daemon for too long")
         unfinished = pins.unfinished_links()
         opened = pins.open_links()
-        links = tuple(link for links in opened.values() for link in links)
+        at_sites = {file.number for file in kept.files if file.sites}
+        links = tuple(link for number, links in opened.items() if number not in at_sites for link in links)
+        site_links = tuple(link for number in at_sites for link in opened.get(number, ()))
         pidfd = GONE if state is RecordingState.EXECED else hold_again(kept.process)
         files = tuple(file for file in kept.files if file.number not in unfinished)
-        attachment = Attachment(kept.process, pidfd, links, kept.mappings, files, pins)
+        attachment = Attachment(kept.process, pidfd, links, kept.mappings, files, pins, site_links=site_links)
         try:
             self._verify_links(attachment, opened)
             if pidfd != GONE:
@@ -294,7 +306,20 @@ class Attacher:
 
     def release(self, attachment: Attachment) -> None:
         """Close the descriptors of a process, and leave its pins to the next daemon."""
-        close_all(attachment.links if attachment.pidfd == GONE else (*attachment.links, attachment.pidfd))
+        close_all((*attachment.links, *attachment.site_links))
+        if attachment.pidfd != GONE:
+            os.close(attachment.pidfd)
+
+    def leave_sites(self, attachment: Attachment) -> Attachment:
+        """Remove the probes where the process makes system calls."""
+        left = tuple(file for file in attachment.files if file.sites)
+        rest = tuple(file for file in attachment.files if not file.sites)
+        for file in left:
+            attachment.pins.remove_links_to(file.number)
+        close_all(attachment.site_links)
+        attachment = replace(attachment, files=rest, site_links=())
+        write_attachment(attachment)
+        return attachment
 
     def clear(self, attachment: Attachment) -> None:
         """Drop the tables of a stopped process."""
@@ -330,12 +355,15 @@ class Attacher:
                 for probe in file.sampled
             ]
             links += self._linker.link_sampled(file.path, points, pid, slot, file.id.inode_key)
-        if file.points:
-            try:
+        try:
+            if file.sites:
+                sites = [SampledPoint(s.offset, s.role, Syscall[s.function.upper()], 0) for s in file.sites]
+                links += self._linker.link_sampled(file.path, sites, pid, slot, file.id.inode_key)
+            if file.points:
                 links += self._linker.link(file.path, file.points, pid, slot, file.id.inode_key)
-            except BaseException:
-                close_all(links)
-                raise
+        except BaseException:
+            close_all(links)
+            raise
         return links
 
     def _link_all(self, making: _Making, due_s: float) -> Attachment:
@@ -343,6 +371,7 @@ class Attacher:
         process, code = making.process.info, making.code
         pid = process.id.pid
         links: list[int] = []
+        site_links: list[int] = []
         linked: list[LinkedFile] = []
         pins = self._pins.process(process.id)
         self._maps.add_process(pid, self._room(making))
@@ -352,7 +381,7 @@ class Attacher:
             self._maps.code.begin(pid, code.mappings)
             for number, file in enumerate(making.files):
                 to_file = self._link(file, pid)
-                links += to_file
+                (site_links if file.sites else links).extend(to_file)
                 pins.stage_links(number, to_file)
                 linked.append(linked_file(file, number, to_file))
             self._unwinding.finish(pid, _left_s(due_s))
@@ -364,6 +393,7 @@ class Attacher:
                 tuple(linked),
                 pins,
                 making.go,
+                tuple(site_links),
             )
             write_request(pins, making.request)
             write_attachment(attachment)
@@ -373,10 +403,12 @@ class Attacher:
                 raise errors.NoSuchProcess(f"process {pid} called exec during the attach", "attach again")
             if attachment.is_inside:
                 self._maps.set_sampled_inside(pid)
+            if attachment.sites:
+                self._maps.see_address_space_at_sites(pid, True)
             self._maps.set_state(pid, RecordingState.RECORDING)
         except BaseException as error:
             pins.remove_links()
-            close_all(links)
+            close_all((*links, *site_links))
             self._linker.forget(pid)
             self._clear(pid, pins)
             if isinstance(error, OSError):

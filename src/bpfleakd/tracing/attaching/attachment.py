@@ -28,7 +28,8 @@ class LinkedFile(Struct, frozen=True):
     """A file with probes in it, the number in its links' pins, and the number of `links`.
 
     `ranges` are the allocator's functions, as file offsets. `unprobed` are functions without a probe because
-    a sampler inside announces their blocks. `notices` are probed functions that are no allocator's.
+    a sampler inside announces their blocks. `notices` are probed functions that are no allocator's, `sites`
+    probed places that make system calls.
     """
 
     id: FileKey
@@ -38,6 +39,7 @@ class LinkedFile(Struct, frozen=True):
     unprobed: tuple[ProbedFunction, ...] = ()
     links: int = 0
     notices: tuple[ProbedFunction, ...] = ()
+    sites: tuple[ProbedFunction, ...] = ()
 
     @property
     def module(self) -> str | None:
@@ -47,7 +49,7 @@ class LinkedFile(Struct, frozen=True):
 
 
 class Attachment(Struct, frozen=True):
-    """An attached process. `pidfd` (or GONE), `links` and the program of `go` are open."""
+    """An attached process. `pidfd` (or GONE), `links`, `site_links` and the program of `go` are open."""
 
     process: ProcessInfo
     pidfd: int
@@ -56,6 +58,7 @@ class Attachment(Struct, frozen=True):
     files: tuple[LinkedFile, ...]
     pins: ProcessPins
     go: FoundGo = msgspec.field(default_factory=FoundGo)
+    site_links: tuple[int, ...] = ()
 
     @property
     def probes(self) -> tuple[ProbedFunction, ...]:
@@ -71,6 +74,11 @@ class Attachment(Struct, frozen=True):
     def notices(self) -> tuple[ProbedFunction, ...]:
         """Probed functions that are no allocator's, such as the dynamic loader's."""
         return tuple(probe for file in self.files for probe in file.notices)
+
+    @property
+    def sites(self) -> tuple[ProbedFunction, ...]:
+        """The probed places that make system calls."""
+        return tuple(site for file in self.files for site in file.sites)
 
     def sees_call(self, offset: int) -> bool:
         """Whether a probe sees the calls of the function of NOTICES at a file offset."""
@@ -102,6 +110,7 @@ def linked_file(file: ProbedFile, number: int, links: Sequence[int]) -> LinkedFi
         tuple(f for f in functions if f.offset not in probed),
         len(links),
         tuple(f for f in file.functions if f.role in NOTICES),
+        file.sites,
     )
 
 
@@ -133,6 +142,6 @@ def refuse_without_breakpoints(attachment: Attachment) -> None:
         mappings = read_mappings(pid)
     except errors.BpfleakdError:
         return  # it has just ended
-    missing = missing_breakpoints(pid, (*attachment.probes, *attachment.notices), mappings)
+    missing = missing_breakpoints(pid, (*attachment.probes, *attachment.notices, *attachment.sites), mappings)
     if missing:
         raise ValueError(f"{len(missing)} breakpoints are gone, such as that of {missing[0].function}")

@@ -19,9 +19,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bpfleakd import errors
+from bpfleakd.kernel.address_space_events import Syscall
 from bpfleakd.kernel.probes.announced import PROVIDER
 from bpfleakd.kernel.probes.links import ProbePoint
-from bpfleakd.kernel.probes.points import FunctionProbe
+from bpfleakd.kernel.probes.points import SITE_AT_ENTRY, SITE_AT_RETURN, FunctionProbe
 from bpfleakd.model.code.probe import NOTICES, FunctionRole, ProbedFunction
 from bpfleakd.model.process import TracingMode
 from bpfleakd.process.allocators import OPERATORS_NEW, identify
@@ -32,6 +33,15 @@ _SAMPLED_ROLES = {
     f"{PROVIDER}:alloc": FunctionRole.SAMPLED_ALLOC,
     f"{PROVIDER}:free": FunctionRole.SAMPLED_FREE,
 }
+
+
+_SITE_ROLES = {
+    SITE_AT_ENTRY: FunctionRole.SYSCALL_ENTRY,
+    SITE_AT_RETURN: FunctionRole.SYSCALL_RETURN,
+}
+# What the dynamic loader calls, and what glibc calls.
+_CALLS_OF_LOADER = frozenset({Syscall.MMAP, Syscall.MPROTECT, Syscall.MUNMAP})
+_LOADER, _GLIBC = "ld.so", "glibc"
 
 
 class SamplerProbe(Struct, frozen=True):
@@ -56,6 +66,7 @@ class ProbedFile(Struct, frozen=True):
     """A file with functions to probe; `functions` describes them.
 
     `sampled` are the static probes of a sampler, if it has one, and their arguments in the note.
+    `sites` are the places that make system calls; none if one of its places cannot be probed.
     `is_program`: it is the process' executable, not a library; `beside_cxx`: some file of the process has C++
     code that allocates. `refused` are the reasons for not probing others, `ranges` the file offsets of all
     functions. `file` stays open as long as this object exists.
@@ -67,6 +78,7 @@ class ProbedFile(Struct, frozen=True):
     refused: tuple[str, ...] = ()
     ranges: tuple[tuple[int, int], ...] = ()
     sampled: tuple[SamplerProbe, ...] = ()
+    sites: tuple[ProbedFunction, ...] = ()
     is_program: bool = False
     beside_cxx: bool = False
 
@@ -83,7 +95,7 @@ class ProbedFile(Struct, frozen=True):
     @property
     def shown_path(self) -> str:
         """The path of the file as the process sees it."""
-        return (*(probe.shown for probe in self.sampled), *self.functions)[0].module
+        return (*(probe.shown for probe in self.sampled), *self.functions, *self.sites)[0].module
 
     @property
     def has_sampler(self) -> bool:
@@ -93,7 +105,11 @@ class ProbedFile(Struct, frozen=True):
     @property
     def probed_code(self) -> list[tuple[int, int]]:
         """The file offsets of each probe's function, as far as known, and of the instruction."""
-        offsets = [*(point.offset for point in self.points), *(probe.shown.offset for probe in self.sampled)]
+        offsets = [
+            *(point.offset for point in self.points),
+            *(probe.shown.offset for probe in self.sampled),
+            *(site.offset for site in self.sites),
+        ]
         return [
             (next((start for start, end in self.ranges if start <= offset < end), offset), offset)
             for offset in offsets
@@ -108,6 +124,8 @@ class ProbedFile(Struct, frozen=True):
 def probed_file(mapped: CodeFile, probes: Sequence[FunctionProbe], *, beside_cxx: bool) -> ProbedFile:
     """The parts to probe among these probe points of a file."""
     file, mapping = mapped.file, mapped.mapping
+    sites = [probe for probe in probes if probe.function.startswith(tuple(_SITE_ROLES))]
+    probes = [probe for probe in probes if probe not in sites]
     found = {p.function: p for p in probes if not p.refusal and p.function not in _SAMPLED_ROLES}
     refused = tuple(f"{probe.function}: {probe.refusal}" for probe in probes if probe.refusal)
     identified = identify({name: probe.entry for name, probe in found.items()})
@@ -158,9 +176,28 @@ def probed_file(mapped: CodeFile, probes: Sequence[FunctionProbe], *, beside_cxx
         refused,
         inside,
         sampled,
+        () if any(site.refusal for site in sites) else tuple(_site(site, mapping.path) for site in sites),
         is_program=mapped.is_program,
         beside_cxx=beside_cxx,
     )
+
+
+def _site(probe: FunctionProbe, module: str) -> ProbedFunction:
+    kind, call = probe.function.split(":")
+    return ProbedFunction("kernel", call, _SITE_ROLES[f"{kind}:"], module, probe.offset, probe.emulated)
+
+
+def see_address_space(files: Iterable[ProbedFile]) -> bool:
+    """Whether the places that make system calls in these files are those of glibc and of its loader.
+
+    Others may make calls, too.
+    """
+    calls: dict[str, set[Syscall]] = {}
+    for file in files:
+        seen = {Syscall[s.function.upper()] for s in file.sites if s.role is FunctionRole.SYSCALL_RETURN}
+        for function in file.functions:
+            calls.setdefault(function.allocator, set()).update(seen)
+    return calls.get(_GLIBC, set()) == set(Syscall) and calls.get(_LOADER, set()) >= _CALLS_OF_LOADER
 
 
 def has_sampler(files: Iterable[ProbedFile]) -> bool:
@@ -184,9 +221,10 @@ def _has_operators(file: ProbedFile) -> bool:
     return any(function.function in OPERATORS_NEW for function in file.functions)
 
 
-def parts_of(files: Sequence[ProbedFile], mode: TracingMode) -> list[ProbedFile]:
+def parts_of(files: Sequence[ProbedFile], mode: TracingMode, *, uses_sites: bool) -> list[ProbedFile]:
     """The parts of a process' files to probe in a mode.
 
+    With `uses_sites`, the places that make system calls are parts as well, if they show the address space.
     Raises NoAllocator for INSIDE without a sampler.
     """
     is_there = has_sampler(files)
@@ -196,7 +234,14 @@ def parts_of(files: Sequence[ProbedFile], mode: TracingMode) -> list[ProbedFile]
             "start it by `bpfleakctl run -- COMMAND`, or attach in another mode",
         )
     is_inside = is_there and mode is not TracingMode.EXACT
-    return [part for part in (part_of(file, is_inside=is_inside) for file in files) if part is not None]
+    parts = [part for part in (part_of(file, is_inside=is_inside) for file in files) if part is not None]
+    return [*parts, *_site_parts(files)] if is_inside and uses_sites and see_address_space(files) else parts
+
+
+def _site_parts(files: Iterable[ProbedFile]) -> list[ProbedFile]:
+    return [
+        ProbedFile(file.file, (), (), ranges=file.ranges, sites=file.sites) for file in files if file.sites
+    ]
 
 
 def part_of(file: ProbedFile, *, is_inside: bool) -> ProbedFile | None:
@@ -205,6 +250,7 @@ def part_of(file: ProbedFile, *, is_inside: bool) -> ProbedFile | None:
     From inside, an allocator's file is kept without any probe, to recognise mappings of the allocator, for
     instance.
     """
+    file = replace(file, sites=())
     if not is_inside:
         part = replace(file, sampled=())
         return part if part.points else None

@@ -112,6 +112,15 @@ def refuse_changed_code(code: ProcessCode, files: Iterable[ProbedFile]) -> None:
             )
 
 
+def has_changed_code(code: ProcessCode, files: Iterable[ProbedFile]) -> bool:
+    """Whether the process has changed instructions that would be probed."""
+    try:
+        refuse_changed_code(code, files)
+    except errors.TargetRefused:
+        return True
+    return False
+
+
 def _is_of(code: ProcessCode, mapping: Mapping, file: ProbedFile) -> bool:
     mapped = code.file_of(mapping)
     return mapped is not None and mapped.file.key == file.id

@@ -98,7 +98,7 @@ class Ending:
             del self._processes.running[traced.pid]
             self._attacher.clear(traced.attachment)
             self._state.forget(traced.pid)
-            self._state.watch_address_spaces(bool(self._processes.running))
+            self._state.watch_address_spaces(self._processes.running)
             traced.close()
         self._processes.remember_ended(traced)
         for observer in self._observers:

@@ -1,0 +1,94 @@
+"""The instructions of a file that enter the kernel to change the address space, as glibc writes them.
+
+    mov eax, NUMBER
+    syscall             (probed before: the arguments are in their registers)
+    cmp rax, -4096      (probed behind: so is the result, and the kernel has left the arguments as they were)
+
+A breakpoint in the middle of an instruction ends the process that reaches it. So a site is accepted only if
+decoding the instructions of its function reaches it. What is behind must be an instruction that the kernel
+can probe, and no jump may lead there.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from bpfleakd.elf.image import ElfImage
+from bpfleakd.kernel.address_space_events import Syscall
+
+AT_ENTRY = frozenset({Syscall.MUNMAP, Syscall.MREMAP})
+"""Calls that are seen before they are made as well (bpf/space.h)."""
+
+_NUMBERS = b"".join(re.escape(bytes([call])) for call in Syscall)
+_SITE = re.compile(rb"\xb8([" + _NUMBERS + rb"])\x00\x00\x00\x0f\x05", re.DOTALL)
+_MOVE_BYTES, _SITE_BYTES = 5, 7
+_SITES_MAX = 256
+_FUNCTION_BYTES_MAX = 16 << 10
+_EMULATED = frozenset({"nop", "push", "ret"})
+# What a compiler puts there; the kernel refuses few others.
+_PROBED = _EMULATED | {"cmp", "test", "mov", "movsxd", "lea", "neg", "add", "sub", "and", "or", "xor", "pop"}
+
+Disassemble: TypeAlias = Callable[[bytes, int], Iterable[tuple[int, str]]]
+"""From machine code and its address to the address and mnemonic of each instruction."""
+JumpTargets: TypeAlias = Callable[[bytes], set[int]]
+"""From machine code to the distances that its jumps lead to."""
+
+
+class SyscallSite(Struct, frozen=True):
+    """A call at `vaddr`, or the place behind it; `emulated`: the kernel emulates the probed instruction.
+
+    `refusal`: why it cannot be probed; the call is then not seen.
+    """
+
+    call: Syscall
+    at_return: bool
+    vaddr: int
+    emulated: bool = False
+    refusal: str = ""
+
+
+def syscall_sites(
+    image: ElfImage, starts: Sequence[int], disassemble: Disassemble, jump_targets: JumpTargets
+) -> Iterator[SyscallSite]:
+    """The sites of a file whose functions begin at `starts` (vaddr, sorted). Raises `BadElf`."""
+    found = 0
+    for segment in image.segments:
+        if not segment.executable:
+            continue
+        code = bytes(image.read(segment.vaddr, segment.file_size_bytes))
+        for match in islice(_SITE.finditer(code), _SITES_MAX - found):
+            found += 1
+            call, vaddr = Syscall(match[1][0]), segment.vaddr + match.start()
+            behind = _behind(image, starts, vaddr, disassemble, jump_targets)
+            if behind is None:
+                yield SyscallSite(call, True, vaddr, refusal=f"{vaddr:#x} cannot be probed")
+                continue
+            if call in AT_ENTRY:
+                yield SyscallSite(call, False, vaddr)
+            yield SyscallSite(call, True, *behind)
+
+
+def _behind(
+    image: ElfImage, starts: Sequence[int], vaddr: int, disassemble: Disassemble, jump_targets: JumpTargets
+) -> tuple[int, bool] | None:
+    """The address behind a site, and whether the kernel emulates that instruction; None: not to be probed."""
+    index = bisect_right(starts, vaddr) - 1
+    if index < 0 or vaddr - starts[index] > _FUNCTION_BYTES_MAX:
+        return None
+    start = starts[index]
+    end = starts[index + 1] if index + 1 < len(starts) else vaddr + _FUNCTION_BYTES_MAX
+    code = bytes(image.read(start, min(end - start, _FUNCTION_BYTES_MAX)))
+    decoded = dict(disassemble(code, start))
+    if decoded.get(vaddr) != "mov" or decoded.get(vaddr + _MOVE_BYTES) != "syscall":
+        return None
+    behind, jumped_to = vaddr + _SITE_BYTES, {start + distance for distance in jump_targets(code)}
+    # Whoever jumps there has made no call, and may have anything in the registers.
+    if decoded.get(behind) not in _PROBED or jumped_to & {vaddr + _MOVE_BYTES, behind}:
+        return None
+    return behind, decoded[behind] in _EMULATED

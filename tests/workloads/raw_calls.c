@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/*
+ * raw_calls - maps memory by the C library and by system calls of its own: `run N` maps N times 64 KiB by each.
+ */
+#define _GNU_SOURCE
+#include "workload.h"
+
+#include <sys/mman.h>
+#include <sys/syscall.h>
+
+enum { BYTES = 64 << 10 };
+
+static struct site site_libc = {.function = "map_by_libc"}, site_self = {.function = "map_by_itself"};
+
+SITE_FUNCTION static void map_by_libc(void)
+{
+	/* Different rights: the kernel merges what is alike. */
+	static int rights;
+	void *start = mmap(NULL, BYTES, rights++ & 1 ? PROT_READ : PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	KEEP(start);
+	site_allocated(&site_libc, 1, BYTES);
+	NO_TAIL_CALL();
+}
+
+SITE_FUNCTION static void map_by_itself(void)
+{
+	register long flags __asm__("r10") = MAP_PRIVATE | MAP_ANONYMOUS;
+	register long file __asm__("r8") = -1;
+	register long offset __asm__("r9") = 0;
+	/* Not a constant: the compiler may keep it anywhere. */
+	volatile long number = SYS_mmap;
+	long result = number;
+
+	/* The address behind the call belongs to this function, not to what is inlined next. */
+	__asm__ volatile("syscall\n\tnop"
+			 : "+a"(result)
+			 : "D"(0L), "S"((long)BYTES), "d"((long)PROT_READ), "r"(flags), "r"(file), "r"(offset)
+			 : "rcx", "r11", "memory");
+	KEEP(result);
+	site_allocated(&site_self, 1, BYTES);
+	NO_TAIL_CALL();
+}
+
+static void step(long number)
+{
+	for (long i = 0; i < number; i++) {
+		map_by_libc();
+		map_by_itself();
+	}
+}
+
+int main(void)
+{
+	return workload_serve(step);
+}
