@@ -194,8 +194,8 @@ static __always_inline int leave_function_of_syscall(struct pt_regs *ctx)
 
 #ifdef SYSCALLS_AT_SITES
 /* An instruction of the process that makes a call, or the one behind it: its registers are those of the call. */
-static __always_inline int at_syscall_site(struct pt_regs *ctx, struct process *process, u32 slot, u64 id, bool is_return,
-					   u32 number)
+static __always_inline int at_syscall_site(struct pt_regs *ctx, struct process *process, u32 slot, u64 id,
+					   bool is_return, u32 number)
 {
 	struct syscall_exit call = { .number = number, .result = PT_REGS_RC(ctx) };
 
