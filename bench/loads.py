@@ -37,9 +37,10 @@ _STOP_TIMEOUT_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Units of work a second, and what 99 of 100 took at most (None where that says nothing)."""
+    """Units of work a second and in all, and what 99 of 100 took at most (None where that says nothing)."""
 
     per_s: float
+    units: float
     p99_ms: float | None
 
 
@@ -76,7 +77,7 @@ def _memcached(launcher: Launcher) -> Iterator[Running]:
     def load(seconds: float) -> Load:
         loader = [build_program("memcached_load"), port, seconds, _CONNECTIONS]
         per_s, p99_ms = _output(loader).split()
-        return Load(float(per_s), float(p99_ms))
+        return Load(float(per_s), float(per_s) * seconds, float(p99_ms))
 
     with _process(_planted(launcher, "memcached").command(command)) as process:
         connected(port).close()
@@ -92,7 +93,7 @@ def _redis(launcher: Launcher) -> Iterator[Running]:
 
     def requests(number: int) -> Load:
         (row,) = csv.DictReader(_output([*benchmark, "-n", number]).splitlines())
-        return Load(float(row["rps"]), float(row["p99_latency_ms"]))
+        return Load(float(row["rps"]), number, float(row["p99_latency_ms"]))
 
     per_s = 0.0
 
@@ -120,7 +121,8 @@ def _nginx(launcher: Launcher) -> Iterator[Running]:
         per_s = re.search(r"Requests/sec:\s+([\d.]+)", said)
         if not p99 or not per_s:
             raise RuntimeError(f"wrk said something else: {said}")
-        return Load(float(per_s[1]), float(p99[1]) * {"us": 1e-3, "ms": 1, "s": 1e3}[p99[2]])
+        p99_ms = float(p99[1]) * {"us": 1e-3, "ms": 1, "s": 1e3}[p99[2]]
+        return Load(float(per_s[1]), float(per_s[1]) * whole_s, p99_ms)
 
     with tempfile.TemporaryDirectory(prefix="bpfleakd-nginx-") as directory:
         Path(directory, "index.html").write_text("x" * 10_000)
@@ -178,7 +180,7 @@ def _sqlite(launcher: Launcher) -> Iterator[Running]:
         while time.monotonic() < began_s + seconds:
             assert _answer(process, sql) == "2000"
             count += 1
-        return Load(count / (time.monotonic() - began_s), None)
+        return Load(count / (time.monotonic() - began_s), count, None)
 
     with tempfile.TemporaryDirectory(prefix="bpfleakd-sqlite-") as directory:
         command = [tool("sqlite3"), "-batch", f"{directory}/database"]
@@ -208,7 +210,7 @@ def _compiler(launcher: Launcher) -> Iterator[Running]:
             process.returncode = os.waitstatus_to_exitcode(status)
             if process.returncode:
                 raise RuntimeError(f"the compiler ended with {process.returncode}")
-            return Load(1 / (used.ru_utime + used.ru_stime), None)
+            return Load(1 / (used.ru_utime + used.ru_stime), 1, None)
 
         with _process(planted.command(command)) as process:
             os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
@@ -230,7 +232,7 @@ def _java(launcher: Launcher) -> Iterator[Running]:
             target.step()
             ended_s = time.monotonic()
             took_s.append(ended_s - asked_s)
-        return Load(len(took_s) / (ended_s - began_s), _p99_ms(took_s))
+        return Load(len(took_s) / (ended_s - began_s), len(took_s), _p99_ms(took_s))
 
     with contextlib.closing(Target(ended_with_us(*launcher.command(command)))) as target:
         yield Running(target.pid, load)
@@ -317,7 +319,7 @@ def _asked(process: subprocess.Popen, seconds: float) -> Load:
     process.stdin.write(f"{seconds}\n")
     process.stdin.flush()
     count, p99_ms = process.stdout.readline().split()
-    return Load(int(count) / seconds, float(p99_ms))
+    return Load(int(count) / seconds, int(count), float(p99_ms))
 
 
 def _p99_ms(took_s: list[float]) -> float:

@@ -4,6 +4,10 @@ Each way of tracing is compared with none: two processes of the program run side
 They take turns under load: untraced, traced, traced, untraced. So whatever slows the machine for longer than
 a turn slows both alike. The program has one processor core, its load generator another. A turn begins only
 when the daemon has finished attaching or detaching: the figures show the steady state.
+
+A second of a virtual machine differs from the next by ten percent and more. The sampler inside costs less. So
+both processes are also under load at once, on the same cores: what they do per processor time is compared.
+That excludes the daemon's own time, which is measured beside it.
 """
 
 from __future__ import annotations
@@ -16,7 +20,8 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench import launchers
@@ -26,13 +31,13 @@ from bench.launchers import Launcher
 from bench.loads import PROGRAMS, Load, Program, Running
 from bench.peers import NotHere, memleak
 from bench.runner import run_alone
-from bench.targets import own_libc
+from bench.targets import own_libc, process_cpu_ns
 from bench.tracing import RunningDaemon
 from bpfleakd.errors import BpfleakdError
 from bpfleakd.model.process import TracingMode
 
 # Of the way that costs less than one turn differs from the next.
-_INSIDE_TURNS, _INSIDE_LOADS = 6, 2
+_INSIDE_TURNS, _LOADS_AT_ONCE = 5, 3
 _LOAD_S, _WARM_UP_S = 1.0, 0.5
 _INSIDE_LOSS, _INSIDE_P99_MORE = 0.03, 0.05
 # memleak prints every 5 seconds.
@@ -60,8 +65,8 @@ class _Way:
     """How a program is traced: started under a tool, with the tool attached, or neither.
 
     `attach` yields a function that returns the rank of a function in the tool's answer; `read` finds the rank
-    in the files that the tool left in the directory at the program's end. A turn has `loads` without, twice
-    as many traced, and `loads` without again.
+    in the files that the tool left in the directory at the program's end. A turn has a load without, two
+    traced, and one without; then `at_once` loads of both.
     """
 
     name: str
@@ -69,19 +74,34 @@ class _Way:
     launch: Callable[[Path], Launcher] = lambda _directory: Launcher()
     read: Callable[[Path, str], int | None] | None = None
     turns: int = 2
-    loads: int = 1
+    at_once: int = 0
+    tool_cpu_ns: Callable[[], int] = lambda: 0
+
+
+@dataclass(frozen=True, slots=True)
+class _AtOnce:
+    """Of the work per processor time, what is left with tracing; and the tool's own share of a core."""
+
+    kept: float
+    tool: float
 
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """What loads without tracing and as many traced came to."""
+    """What loads without tracing and as many traced came to.
+
+    `at_once` is of loads of both at the same time.
+    """
 
     without: list[Load]
     traced: list[Load]
+    at_once: list[_AtOnce] = field(default_factory=list)
 
     @property
     def kept(self) -> float:
         """Of the throughput."""
+        if self.at_once:
+            return statistics.median(one.kept for one in self.at_once)
         return sum(load.per_s for load in self.traced) / sum(load.per_s for load in self.without)
 
     @property
@@ -116,7 +136,8 @@ def _report(benchmark: Benchmark, found: list[_Found], ways: list[str]) -> None:
         " list, some seconds after it was attached, or at the program's end; the compiler has no leak, since"
         " it frees hardly anything. A second of the compiler's is one of its processor time. p99 is what 99"
         " of 100 requests took at most. Program and load generator have a core each, which they share with"
-        " the tool. The middle half of the turns is in parentheses."
+        " the tool. The middle half of the turns is in parentheses. What is left with bpfleakd inside is of"
+        " the work per processor time, by both processes under load at once; the daemon's time comes on top."
     )
 
 
@@ -192,6 +213,8 @@ class _Found:
             return
         lost = benchmark.add(f"{of}: throughput lost", "", [1 - kept for kept in self._kept(_INSIDE)])
         benchmark.demand(lost.name, _INSIDE_LOSS, lost, "")
+        tool = [one.tool for turn in self.turns[_INSIDE] for one in turn.at_once]
+        benchmark.add(f"{of}: the daemon, of a core", "", tool)
         ratios = [ratio for turn in self.turns[_INSIDE] if (ratio := turn.p99_ratio) is not None]
         if ratios:
             more = benchmark.add(f"{of}: p99, more than without", "", [ratio - 1 for ratio in ratios])
@@ -206,22 +229,22 @@ def _run(
         replace(launcher, variables={"LD_LIBRARY_PATH": str(libraries), **launcher.variables})
         for launcher in (Launcher(), way.launch(directory))
     )
-    number, loads = (1, 1) if short else (way.turns, way.loads)
+    number = 1 if short else way.turns
     place = None
     if program.once:
-        turns = [_turn_of_runs(program, way, without, traced, libraries) for _ in range(number * loads)]
-        return turns, None
+        return [_turn_of_runs(program, way, without, traced, libraries) for _ in range(number)], None
     turns = []
     with _started(program, without) as other, _started(program, traced) as running:
         for one in (other, running):
             _loads(one, 1, _WARM_UP_S)
         for turn in range(number):
-            before = _loads(other, loads)
+            before = _loads(other, 1)
             with way.attach(running, libraries / program.library) if way.attach else _no_tool() as place_of:
-                during = _loads(running, 2 * loads)
+                during = _loads(running, 2)
+                at_once = [_at_once(other, running, way) for _ in range(way.at_once)]
                 if way.attach and turn == number - 1 and program.leak:
                     place = place_of(program.leak)
-            turns.append(_Turn(before + _loads(other, loads), during))
+            turns.append(_Turn(before + _loads(other, 1), during, at_once))
     if way.read and program.leak:
         place = way.read(directory, program.leak)
     return turns, place
@@ -235,7 +258,30 @@ def _turn_of_runs(program: Program, way: _Way, without: Launcher, traced: Launch
             if launcher is traced and way.attach:
                 tool.enter_context(way.attach(running, libraries / program.library))
             (turn.traced if launcher is traced else turn.without).extend(_loads(running, 1))
+    for _ in range(way.at_once):
+        with _started(program, without) as other, _started(program, traced) as running:
+            tool = way.attach(running, libraries / program.library) if way.attach else _no_tool()
+            with tool:
+                turn.at_once.append(_at_once(other, running, way, once=True))
     return turn
+
+
+def _at_once(other: Running, running: Running, way: _Way, *, once: bool = False) -> _AtOnce:
+    """Load both at once: whatever slows the machine meanwhile slows both."""
+
+    def work(one: Running) -> float:
+        if once:
+            # A second of its load is one of processor time, and the process has ended then.
+            return one.load(_LOAD_S).per_s
+        before_ns = process_cpu_ns(one.pid)
+        units = one.load(_LOAD_S).units
+        return units / (process_cpu_ns(one.pid) - before_ns)
+
+    before_ns, began_s = way.tool_cpu_ns(), time.monotonic()
+    with _bound_to(_LOAD_CORE), ThreadPoolExecutor(2) as pool:
+        without, traced = pool.map(work, (other, running))
+    used = (way.tool_cpu_ns() - before_ns) / 1e9 / (time.monotonic() - began_s)
+    return _AtOnce(traced / without, used)
 
 
 @contextlib.contextmanager
@@ -275,7 +321,8 @@ def _ways(daemon: RunningDaemon) -> tuple[_Way, ...]:
             lambda running, _library: _traced(daemon, running, TracingMode.INSIDE),
             launch=launchers.inside,
             turns=_INSIDE_TURNS,
-            loads=_INSIDE_LOADS,
+            at_once=_LOADS_AT_ONCE,
+            tool_cpu_ns=daemon.cpu_ns,
         ),
         _Way(_MEMLEAK, _under_memleak),
         _Way(_HEAPTRACK, launch=launchers.heaptrack, read=place_in_heaptrack),

@@ -197,6 +197,10 @@ class RunningDaemon:
         used_ns = sum(ns - before.get(pid, 0) for pid, ns in after.items())
         return 1.0 if before.keys() - after.keys() else used_ns / (time.monotonic() - began_s) / 1e9
 
+    def cpu_ns(self) -> int:
+        """The processor time so far of the daemon and its children."""
+        return sum(_cpu_ns_of_tree(self.pid).values())
+
     def resident_mb(self) -> dict[str, float]:
         """Resident memory in MB (2^20): VmRSS, RssAnon, and VmHWM, the peak of VmRSS."""
         status = Path(f"/proc/{self.pid}/status").read_text()
