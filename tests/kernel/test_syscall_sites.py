@@ -167,3 +167,19 @@ def test_a_process_that_makes_calls_all_the_time_is_watched_in_the_kernel(tracer
     assert not grown.get("commit")
     assert not grown.get("mmap")
     expect_no_losses(tracer.top_after_tick(program.pid))
+
+
+def test_calls_that_were_not_made_change_nothing(tracer, preloaded):
+    """The process jumps behind a call, as if it had got more addresses than there are."""
+    program = preloaded("raw_calls")
+    tracer.attach(program.pid)
+
+    program.step(-1_000)
+    tracer.top_after_tick(program.pid)
+    ledger = program.step(-1)
+
+    report = tracer.top_after_tick(program.pid)
+    found, wanted = by_function(report), ledger["sites"]
+    assert found.keys() == {"map_by_libc"}
+    assert found["map_by_libc"]["live_bytes"] == wanted["map_by_libc"]["live_bytes"]
+    assert not tracer.events("process.set-aside")

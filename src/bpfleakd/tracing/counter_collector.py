@@ -160,10 +160,9 @@ class CounterCollector:
         """Change to the kernel's reports if the process' own places do not suit."""
         pid = traced.pid
         reason = self._state.site_calls.objection(pid, counters, now_ns)
-        if not reason:
-            return
         # Linked first: no call is missed.
-        self._state.watch_address_spaces((), anyway=True)
+        if not reason or not self._state.watch_address_spaces((), anyway=True):
+            return
         self._maps.see_address_space_at_sites(pid, False)
         traced.attachment = self._attacher.leave_sites(traced.attachment)
         log.info("space.watched-in-kernel", pid=pid, reason=reason)

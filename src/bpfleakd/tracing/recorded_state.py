@@ -134,12 +134,17 @@ class RecordedState:
         self.memory.forget(pid)
         self.sampling.forget(pid)
 
-    def watch_address_spaces(self, pids: Iterable[int], *, anyway: bool = False) -> None:
-        """Start or stop the kernel's reports of changes of address spaces, as these processes need them."""
+    def watch_address_spaces(self, pids: Iterable[int], *, anyway: bool = False) -> bool:
+        """Start or stop the kernel's reports of changes of address spaces, as these processes need them.
+
+        Returns whether that worked.
+        """
         try:
             self._watch(anyway or any(not self._maps.process(pid).space_at_sites for pid in pids))
         except errors.KernelError as error:
             log.warning("space.not-watched", reason=error.message, hint=error.hint)
+            return False
+        return True
 
     def _follow_address_space(self, attachment: Attachment) -> None:
         is_gos = is_gos_memory if attachment.go.program is not None else (lambda mapping: False)

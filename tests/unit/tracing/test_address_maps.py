@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -233,3 +234,27 @@ def test_arenas_of_python_are_a_kind_of_their_own() -> None:
     assert asked == [(PID, 1 << 20, 23), (PID, 2 << 20, 23)]
     assert space.totals(SiteKey(AllocationKind.PYTHON, 23)).live_bytes == 1 << 20
     assert space.totals(SiteKey(AllocationKind.MMAP, 23)).live_bytes == 2 << 20
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments", "result"),
+    [
+        (Syscall.MMAP, (0, 1 << 62, 3, 0x22, 0, 0), 0x10000),
+        (Syscall.MMAP, (0, PAGE, 3, 0x22, 0, 0), 1 << 62),
+        (Syscall.MREMAP, (0x10000, PAGE, 1 << 62, 1, 0, 0), 0x10000),
+        (Syscall.MPROTECT, (0x10000, 1 << 62, 3, 0, 0, 0), 0),
+        (Syscall.MADVISE, (1 << 63, PAGE, 4, 0, 0, 0), 0),
+        (Syscall.BRK, (1 << 62, 0, 0, 0, 0, 0), 1 << 62),
+    ],
+    ids=str,
+)
+def test_a_call_that_no_kernel_would_allow_changes_nothing(call, arguments, result):
+    """A process can jump to where its C library makes calls, with anything in its registers."""
+    program = Program()
+    program.map(3)
+    before = program.told_peak()
+
+    program._report(call, arguments, result)
+
+    assert program.maps.is_broken(PID)
+    assert program.told_peak() == before

@@ -48,6 +48,8 @@ _MAP_HUGETLB = 0x40000
 _MREMAP_DONTUNMAP = 4
 _DROPS_CONTENTS = {4, 8, 9, 24}  # MADV_DONTNEED, _FREE, _REMOVE, _DONTNEED_LOCKED
 _PAGE_MASK = 4095
+# Of user space, with five levels of page tables.
+_ADDRESSES = 1 << 56
 # The pause after a repair, in durations of the repair: it reads all of /proc/PID/maps.
 _REPAIR_PAUSE = 20
 _REPAIR_LOG_PAUSE_NS = 600_000_000_000
@@ -322,6 +324,10 @@ def _apply(process: _MappedProcess, event: AddressSpaceEvent, memory_kind: Alloc
     """Apply a report; returns whether new code of a file was mapped. Anonymous memory is of `memory_kind`."""
     space, arguments = process.map, event.arguments
     start, length, third = arguments[:3]
+    if event.result >= 0 and not event.at_entry and _is_impossible(event):
+        # Not from the kernel: the process has jumped to where its C library makes calls.
+        process.broken = True
+        return False
     match event.syscall:
         case Syscall.MPROTECT | Syscall.MADVISE if event.result < 0:
             process.broken = True  # the call met a hole, after it had changed the part before it
@@ -353,6 +359,18 @@ def _apply(process: _MappedProcess, event: AddressSpaceEvent, memory_kind: Alloc
         case Syscall.BRK:
             _move_break(process, event)
     return False
+
+
+def _is_impossible(event: AddressSpaceEvent) -> bool:
+    start, length, new_length = event.arguments[:3]
+    match event.syscall:
+        case Syscall.MMAP:
+            return event.result + length > _ADDRESSES
+        case Syscall.MREMAP:
+            return event.result + new_length > _ADDRESSES
+        case Syscall.BRK:
+            return event.result > _ADDRESSES
+    return start + length > _ADDRESSES
 
 
 def _move_break(process: _MappedProcess, event: AddressSpaceEvent) -> None:

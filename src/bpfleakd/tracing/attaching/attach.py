@@ -306,9 +306,8 @@ class Attacher:
 
     def release(self, attachment: Attachment) -> None:
         """Close the descriptors of a process, and leave its pins to the next daemon."""
-        close_all((*attachment.links, *attachment.site_links))
-        if attachment.pidfd != GONE:
-            os.close(attachment.pidfd)
+        pidfd = () if attachment.pidfd == GONE else (attachment.pidfd,)
+        close_all((*attachment.links, *attachment.site_links, *pidfd))
 
     def leave_sites(self, attachment: Attachment) -> Attachment:
         """Remove the probes where the process makes system calls."""
