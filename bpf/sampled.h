@@ -100,25 +100,103 @@ static __always_inline void note_interval(struct process *process, u64 size, u64
 	}
 }
 
-static __always_inline int announce(struct pt_regs *ctx, struct process *process, u32 slot, u64 id, void *blocks,
-				    const struct announced_block *said)
+/* Returns the thread of an announced block, whose stack is wanted; NULL: the block is not recorded. */
+static __always_inline struct thread *announce(struct process *process, u64 id, const struct announced_block *said)
 {
 	struct pending_call *pending;
 	struct thread *thread;
 
 	if (said->size > ANNOUNCED_BYTES_MAX || said->weight > ANNOUNCED_BYTES_MAX ||
 	    said->weight < sampled_bytes(said->size))
-		return 0;
+		return NULL;
 	thread = current_thread(process, id);
 	if (!thread) {
 		count_loss(process, LOSS_THREAD_FULL);
-		return 0;
+		return NULL;
 	}
 	note_interval(process, said->size, said->weight);
 	pending = &thread->pending;
 	pending->size = said->size;
 	pending->weight = said->weight;
 	pending->new_address = said->address;
+	return thread;
+}
+
+static __always_inline u32 role_of(u64 cookie)
+{
+	return cookie & ((1 << COOKIE_ROLE_BITS) - 1);
+}
+
+static __always_inline u32 number_of(u64 cookie)
+{
+	return cookie >> COOKIE_ROLE_BITS & COOKIE_OPERANDS_MASK;
+}
+
+/* A probe of the sampler. Returns the thread whose stack is wanted, if any. */
+static __always_inline struct thread *enter_announcement(struct pt_regs *ctx, struct process *process, u64 id,
+							 void *blocks, u64 cookie)
+{
+	struct announced_block said = {};
+	struct probe_operands *operands;
+	u32 number = number_of(cookie);
+
+	operands = probe_operands.lookup(&number);
+	if (!operands || !read_operand(ctx, &operands->arguments[0], &said.address) || !said.address)
+		return NULL;
+	if (role_of(cookie) == ROLE_SAMPLED_FREE) {
+		release_announced(process, id >> 32, blocks, said.address);
+		return NULL;
+	}
+	if (!read_operand(ctx, &operands->arguments[1], &said.size) ||
+	    !read_operand(ctx, &operands->arguments[2], &said.weight)) {
+		count_loss(process, LOSS_RESULT_UNREADABLE);
+		return NULL;
+	}
+	return announce(process, id, &said);
+}
+
+#ifdef SYSCALLS_AT_SITES
+/* An instruction that makes a system call, or the one behind it: the registers are those of the call. */
+static __always_inline struct thread *enter_site(struct pt_regs *ctx, struct process *process, u32 slot, u64 id,
+						 u64 cookie)
+{
+	__sync_fetch_and_add(&process->site_hits, 1);
+	if (role_of(cookie) == ROLE_SYSCALL_RETURN)
+		return leave_call(process, slot, id, number_of(cookie), PT_REGS_RC(ctx), true);
+	if (process->space_at_sites)
+		enter_space_call(process, id, number_of(cookie));
+	return NULL;
+}
+
+static __always_inline bool is_site(u64 cookie)
+{
+	return role_of(cookie) == ROLE_SYSCALL_ENTRY || role_of(cookie) == ROLE_SYSCALL_RETURN;
+}
+#endif
+
+static __always_inline int enter_probe(struct pt_regs *ctx)
+{
+	u64 id = current_id(), cookie = bpf_get_attach_cookie(ctx);
+	struct process *process;
+	struct thread *thread;
+	void *blocks;
+	u32 slot;
+
+	process = linked_process(cookie, id, &slot);
+	if (!process)
+		return 0;
+	count_hit(process);
+	blocks = live.lookup(&slot);
+	if (process->state != STATE_RECORDING || !blocks)
+		return 0;
+#ifdef SYSCALLS_AT_SITES
+	if (is_site(cookie))
+		thread = enter_site(ctx, process, slot, id, cookie);
+	else
+#endif
+		thread = enter_announcement(ctx, process, id, blocks, cookie);
+	if (!thread)
+		return 0;
 	begin_walk(thread, 0, ctx);
 	walk_on(thread, &process->python, mappings_of(slot));
 #if defined(WALK_BY_TAIL_CALLS) && !defined(ATTACH_BY_SESSION)
@@ -129,39 +207,11 @@ static __always_inline int announce(struct pt_regs *ctx, struct process *process
 	if (thread->scratch.walk.end == WALK_GOES_ON)
 		continuations.call(ctx, 0);
 #endif
-	return record_block(process, blocks, id, thread);
-}
-
-static __always_inline int enter_probe(struct pt_regs *ctx)
-{
-	u64 id = current_id(), cookie = bpf_get_attach_cookie(ctx);
-	u32 role = cookie & ((1 << COOKIE_ROLE_BITS) - 1);
-	u32 number = cookie >> COOKIE_ROLE_BITS & COOKIE_OPERANDS_MASK, slot;
-	struct probe_operands *operands;
-	struct announced_block said = {};
-	struct process *process;
-	void *blocks;
-
-	process = linked_process(cookie, id, &slot);
-	if (!process)
-		return 0;
-	count_hit(process);
 #ifdef SYSCALLS_AT_SITES
-	if (role == ROLE_SYSCALL_ENTRY || role == ROLE_SYSCALL_RETURN)
-		return at_syscall_site(ctx, process, slot, id, role == ROLE_SYSCALL_RETURN, number);
+	/* Read anew: the verifier would follow the walk once for each known cookie. */
+	cookie = bpf_get_attach_cookie(ctx);
+	if (is_site(cookie))
+		return record_syscall(ctx, process, slot, id, thread, number_of(cookie), PT_REGS_RC(ctx));
 #endif
-	operands = probe_operands.lookup(&number);
-	blocks = live.lookup(&slot);
-	if (process->state != STATE_RECORDING || !operands || !blocks)
-		return 0;
-	if (!read_operand(ctx, &operands->arguments[0], &said.address) || !said.address)
-		return 0;
-	if (role == ROLE_SAMPLED_FREE)
-		return release_announced(process, id >> 32, blocks, said.address);
-	if (!read_operand(ctx, &operands->arguments[1], &said.size) ||
-	    !read_operand(ctx, &operands->arguments[2], &said.weight)) {
-		count_loss(process, LOSS_RESULT_UNREADABLE);
-		return 0;
-	}
-	return announce(ctx, process, slot, id, blocks, &said);
+	return record_block(process, blocks, id, thread);
 }

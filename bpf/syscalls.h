@@ -54,51 +54,64 @@ static __always_inline int enter_syscall(struct syscall_enter *ctx)
 	return 0;
 }
 
+/* What a call with a whole stack has done. */
+static __always_inline int record_syscall(void *ctx, struct process *process, u32 slot, u64 id, struct thread *thread,
+					  u32 number, s64 result)
+{
+	u64 stack_id = end_walk(process, thread);
+
+	if (thread->stack.end == END_READ_FAULT)
+		count_loss(process, LOSS_STACK_UNREADABLE);
+	if (changes_space(number)) {
+		keep_stack(process, id >> 32, stack_id, &thread->stack);
+		report(process, id, number, SPACE_EXIT, result, stack_id, false);
+		if (number == SYSCALL_MMAP && user_registers()->dx & PROT_EXEC) {
+#ifdef WALK_BY_TAIL_CALLS
+			code_programs.call(ctx, 0);
+#else
+			code_is_mapped(process, slot, id, thread, result);
+#endif
+		}
+	} else {
+		record_descriptors(process, slot, id, number, result, stack_id, thread);
+	}
+	return 0;
+}
+
 static __always_inline int walk_syscall(struct syscall_exit *ctx, struct process *process, u32 slot,
 					u64 id, struct thread *thread)
 {
-	u64 stack_id;
-
 	walk_on(thread, &process->python, mappings_of(slot));
 #ifdef WALK_BY_TAIL_CALLS
 	if (thread->scratch.walk.end == WALK_GOES_ON)
 		syscall_continuations.call(ctx, 0);
 #endif
-	stack_id = end_walk(process, thread);
-	if (thread->stack.end == END_READ_FAULT)
-		count_loss(process, LOSS_STACK_UNREADABLE);
-	if (changes_space(ctx->number)) {
-		keep_stack(process, id >> 32, stack_id, &thread->stack);
-		report(process, id, ctx->number, SPACE_EXIT, ctx->result, stack_id, false);
-		if (ctx->number == SYSCALL_MMAP && user_registers()->dx & PROT_EXEC) {
-#ifdef WALK_BY_TAIL_CALLS
-			code_programs.call(ctx, 0);
-#else
-			code_is_mapped(process, slot, id, thread, ctx->result);
-#endif
-		}
-	} else {
-		record_descriptors(process, slot, id, ctx->number, ctx->result, stack_id, thread);
-	}
-	return 0;
+	return record_syscall(ctx, process, slot, id, thread, ctx->number, ctx->result);
 }
 
-/* Return of a call of a process that is recorded. */
-static __always_inline int leave_recorded_syscall(struct syscall_exit *ctx, struct process *process, u32 slot, u64 id)
+/*
+ * A call has returned. Returns the thread if its stack is wanted; otherwise everything is done. Changes of the address
+ * space are either seen at sites or in the kernel.
+ */
+static __always_inline struct thread *leave_call(struct process *process, u32 slot, u64 id, u32 number, s64 result,
+						 bool is_at_site)
 {
-	bool is_space = changes_space(ctx->number), is_commit;
+	bool is_space = changes_space(number), is_commit;
 	struct thread *thread;
 	struct pt_regs *user;
 
-	if (!is_space && (!descriptors_of(slot) || !opens_descriptors(ctx->number, ctx->result)))
-		return 0;
-	if (is_space && is_failure(ctx->result)) {
-		if (is_partly_done(ctx->number, ctx->result))
-			report(process, id, ctx->number, SPACE_EXIT, ctx->result, 0, false);
-		return 0;
+	if (!is_space && (!descriptors_of(slot) || !opens_descriptors(number, result)))
+		return NULL;
+	/* Without a branch for each half: the verifier would follow the walk twice. */
+	if (is_space & (is_at_site != (process->space_at_sites & 1)))
+		return NULL;
+	if (is_space && is_failure(result)) {
+		if (is_partly_done(number, result))
+			report(process, id, number, SPACE_EXIT, result, 0, false);
+		return NULL;
 	}
-	if (ctx->number == SYSCALL_MUNMAP)
-		return 0;
+	if (number == SYSCALL_MUNMAP)
+		return NULL;
 	thread = current_thread(process, id);
 	if (!thread) {
 		/*
@@ -107,21 +120,20 @@ static __always_inline int leave_recorded_syscall(struct syscall_exit *ctx, stru
 		 */
 		count_loss(process, LOSS_THREAD_FULL);
 		if (is_space)
-			report(process, id, ctx->number, SPACE_EXIT, ctx->result, 0, true);
-		return 0;
+			report(process, id, number, SPACE_EXIT, result, 0, true);
+		return NULL;
 	}
 	user = user_registers();
-	is_commit = makes_writable(ctx->number, user);
+	is_commit = makes_writable(number, user);
 	if ((is_commit && is_allocators_commit(process, user)) ||
 	    (is_space && is_nested(&thread->pending, user->sp))) {
 		if (is_commit)
 			report_commit(process, thread, id);
 		else
-			report(process, id, ctx->number, SPACE_EXIT, ctx->result, 0, true);
-		return 0;
+			report(process, id, number, SPACE_EXIT, result, 0, true);
+		return NULL;
 	}
-	begin_walk_at(thread, 0, user->ip, user->sp, user->bp);
-	return walk_syscall(ctx, process, slot, id, thread);
+	return thread;
 }
 
 /* Return of a call. */
@@ -129,15 +141,22 @@ static __always_inline int leave_syscall(struct syscall_exit *ctx)
 {
 	u64 id = current_id();
 	struct process *process;
+	struct thread *thread;
+	struct pt_regs *user;
 	u32 slot;
 
 	process = current_process(id, &slot);
 	if (!process)
 		return 0;
-	if (process->space_at_sites && changes_space(ctx->number))
-		return 0;
 	count_hit(process);
-	return process->state == STATE_RECORDING ? leave_recorded_syscall(ctx, process, slot, id) : 0;
+	if (process->state != STATE_RECORDING)
+		return 0;
+	thread = leave_call(process, slot, id, ctx->number, ctx->result, false);
+	if (!thread)
+		return 0;
+	user = user_registers();
+	begin_walk_at(thread, 0, user->ip, user->sp, user->bp);
+	return walk_syscall(ctx, process, slot, id, thread);
 }
 
 static __always_inline int leave_syscall_continued(struct syscall_exit *ctx)
@@ -189,19 +208,5 @@ static __always_inline int leave_function_of_syscall(struct pt_regs *ctx)
 	struct syscall_exit call = { .number = user_registers()->orig_ax, .result = PT_REGS_RC(ctx) };
 
 	return leave_syscall(&call);
-}
-#endif
-
-#ifdef SYSCALLS_AT_SITES
-/* An instruction of the process that makes a call, or the one behind it: its registers are those of the call. */
-static __always_inline int at_syscall_site(struct pt_regs *ctx, struct process *process, u32 slot, u64 id,
-					   bool is_return, u32 number)
-{
-	struct syscall_exit call = { .number = number, .result = PT_REGS_RC(ctx) };
-
-	if (process->state != STATE_RECORDING || !process->space_at_sites)
-		return 0;
-	__sync_fetch_and_add(&process->site_hits, 1);
-	return is_return ? leave_recorded_syscall(&call, process, slot, id) : enter_space_call(process, id, number);
 }
 #endif
