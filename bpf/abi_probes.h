@@ -46,8 +46,9 @@ enum argument_register {
 #define COOKIE_REGISTER_BITS 4
 /*
  * In place of registers: for the roles ROLE_SAMPLED_*, the entry of `probe_operands` that has their arguments; for the
- * roles ROLE_SYSCALL_*, the number of the call.
+ * roles ROLE_SYSCALL_*, the number of the call, and above it how many bytes behind its return the probe is.
  */
+#define COOKIE_CALL_BITS 8
 #define COOKIE_OPERANDS_MASK 0xffffff
 /* The function frees, and may do so by calling another probed function. */
 #define COOKIE_CALLS_RELEASE (1ULL << 32)

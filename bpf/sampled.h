@@ -156,15 +156,26 @@ static __always_inline struct thread *enter_announcement(struct pt_regs *ctx, st
 }
 
 #ifdef SYSCALLS_AT_SITES
-/* An instruction that makes a system call, or the one behind it: the registers are those of the call. */
+static __always_inline u32 call_of(u64 cookie)
+{
+	return number_of(cookie) & ((1 << COOKIE_CALL_BITS) - 1);
+}
+
+/* Where the call of a site returns to. */
+static __always_inline u64 return_of(struct pt_regs *ctx, u64 cookie)
+{
+	return PT_REGS_IP(ctx) - (number_of(cookie) >> COOKIE_CALL_BITS & 0xff);
+}
+
+/* An instruction that makes a system call, or one behind it: the registers are those of the call. */
 static __always_inline struct thread *enter_site(struct pt_regs *ctx, struct process *process, u32 slot, u64 id,
 						 u64 cookie)
 {
 	__sync_fetch_and_add(&process->site_hits, 1);
 	if (role_of(cookie) == ROLE_SYSCALL_RETURN)
-		return leave_call(process, slot, id, number_of(cookie), PT_REGS_RC(ctx), true);
+		return leave_call(process, slot, id, call_of(cookie), PT_REGS_RC(ctx), return_of(ctx, cookie), true);
 	if (process->space_at_sites)
-		enter_space_call(process, id, number_of(cookie));
+		enter_space_call(process, id, call_of(cookie));
 	return NULL;
 }
 
@@ -198,6 +209,10 @@ static __always_inline int enter_probe(struct pt_regs *ctx)
 	if (!thread)
 		return 0;
 	begin_walk(thread, 0, ctx);
+#ifdef SYSCALLS_AT_SITES
+	if (is_site(cookie))
+		thread->scratch.walk.ip = return_of(ctx, cookie);
+#endif
 	walk_on(thread, &process->python, mappings_of(slot));
 #if defined(WALK_BY_TAIL_CALLS) && !defined(ATTACH_BY_SESSION)
 	/*
@@ -211,7 +226,7 @@ static __always_inline int enter_probe(struct pt_regs *ctx)
 	/* Read anew: the verifier would follow the walk once for each known cookie. */
 	cookie = bpf_get_attach_cookie(ctx);
 	if (is_site(cookie))
-		return record_syscall(ctx, process, slot, id, thread, number_of(cookie), PT_REGS_RC(ctx));
+		return record_syscall(ctx, process, slot, id, thread, call_of(cookie), PT_REGS_RC(ctx));
 #endif
 	return record_block(process, blocks, id, thread);
 }

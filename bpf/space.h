@@ -128,18 +128,18 @@ static __always_inline bool makes_writable(u32 number, const struct pt_regs *use
 }
 
 /* Whether an allocator that no probe shows has made a call that makes memory accessible. */
-static __always_inline bool is_allocators_commit(const struct process *process, const struct pt_regs *user)
+static __always_inline bool is_allocators_commit(const struct process *process, u64 ip, u64 sp)
 {
 	u64 caller = 0;
 	int call;
 
-	if (user->ip != process->commit_calls[0].ip)
+	if (ip != process->commit_calls[0].ip)
 		return false;
-	read_user(&caller, sizeof(caller), (void *)user->sp);
+	read_user(&caller, sizeof(caller), (void *)sp);
 #pragma unroll
 	for (call = 0; call < COMMIT_CALLS; call++)
 		if (caller == process->commit_calls[call].caller)
-			return user->ip == process->commit_calls[call].ip;
+			return ip == process->commit_calls[call].ip;
 	return false;
 }
 

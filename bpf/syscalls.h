@@ -90,11 +90,11 @@ static __always_inline int walk_syscall(struct syscall_exit *ctx, struct process
 }
 
 /*
- * A call has returned. Returns the thread if its stack is wanted; otherwise everything is done. Changes of the address
+ * A call has returned to `ip`. Returns the thread if its stack is wanted; otherwise everything is done. Changes of the address
  * space are either seen at sites or in the kernel.
  */
 static __always_inline struct thread *leave_call(struct process *process, u32 slot, u64 id, u32 number, s64 result,
-						 bool is_at_site)
+						 u64 ip, bool is_at_site)
 {
 	bool is_space = changes_space(number), is_commit;
 	struct thread *thread;
@@ -125,7 +125,7 @@ static __always_inline struct thread *leave_call(struct process *process, u32 sl
 	}
 	user = user_registers();
 	is_commit = makes_writable(number, user);
-	if ((is_commit && is_allocators_commit(process, user)) ||
+	if ((is_commit && is_allocators_commit(process, ip, user->sp)) ||
 	    (is_space && is_nested(&thread->pending, user->sp))) {
 		if (is_commit)
 			report_commit(process, thread, id);
@@ -151,10 +151,10 @@ static __always_inline int leave_syscall(struct syscall_exit *ctx)
 	count_hit(process);
 	if (process->state != STATE_RECORDING)
 		return 0;
-	thread = leave_call(process, slot, id, ctx->number, ctx->result, false);
+	user = user_registers();
+	thread = leave_call(process, slot, id, ctx->number, ctx->result, user->ip, false);
 	if (!thread)
 		return 0;
-	user = user_registers();
 	begin_walk_at(thread, 0, user->ip, user->sp, user->bp);
 	return walk_syscall(ctx, process, slot, id, thread);
 }

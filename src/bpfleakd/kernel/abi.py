@@ -30,6 +30,7 @@ MANAGED_CHECK_BITS = 14
 KNOWN_RULES_BITS = 10
 
 COOKIE_ROLE_BITS = 8
+COOKIE_CALL_BITS = 8
 COOKIE_REGISTER_BITS = 4
 COOKIE_OPERANDS_MASK = 0xFFFFFF
 COOKIE_CALLS_RELEASE = 1 << 32
@@ -343,6 +344,11 @@ def role_arguments(role: FunctionRole, leading: int = 0) -> tuple[str, ...]:
     return tuple(ARGUMENT_REGISTERS[leading + position] for position in _ROLE_ARGUMENTS[role])
 
 
+def site_operands(call: int, distance: int) -> int:
+    """The `operands` of a role SYSCALL_*: the number of the call, and the bytes from where it returns to."""
+    return call | distance << COOKIE_CALL_BITS
+
+
 def cookie_of(
     role: FunctionRole,
     registers: Sequence[str],
@@ -354,8 +360,8 @@ def cookie_of(
 ) -> int:
     """The cookie of a probe point: its role, and the registers of `role_arguments` there.
 
-    `operands` is the entry of `probe_operands` for the roles SAMPLED_*, and the number of the call for the
-    roles SYSCALL_*, which have no registers. `slot` is
+    `operands` is the entry of `probe_operands` for the roles SAMPLED_*, and `site_operands` for the roles
+    SYSCALL_*, which have no registers. `slot` is
     the process' place in the maps, or COOKIE_SLOT_SHARED. `calls_release`: the function frees, and may do so
     by calling another probed one; `calls_allocator`: the same for one that allocates.
     """

@@ -229,6 +229,7 @@ def test_constants_are_the_headers(compiled: Compiled) -> None:
     numbers = compiled.numbers
     assert numbers["MAX_FRAMES"] == abi.MAX_FRAMES
     assert numbers["COOKIE_ROLE_BITS"] == abi.COOKIE_ROLE_BITS
+    assert numbers["COOKIE_CALL_BITS"] == abi.COOKIE_CALL_BITS
     assert numbers["COOKIE_REGISTER_BITS"] == abi.COOKIE_REGISTER_BITS
     assert numbers["COOKIE_OPERANDS_MASK"] == abi.COOKIE_OPERANDS_MASK
     assert numbers["PROBE_ARGUMENTS"] == abi.PROBE_ARGUMENTS

@@ -68,7 +68,8 @@ class FunctionProbe(Struct, frozen=True):
 
     A static probe is one too (announced.py): `function` is then "PROVIDER:NAME", `arguments` as its note has
     them, and `semaphore` the file offset of the counter that is incremented while it is probed, or 0. So is a
-    place that makes a system call (syscall_sites.py): `function` is "syscall:CALL" or "return:CALL".
+    place that makes a system call (syscall_sites.py): `function` is "syscall:CALL" or "return:CALL", and
+    `entry` where the call returns to.
     """
 
     function: str
@@ -199,7 +200,8 @@ def _site_probes(image: ElfImage, search: _Search) -> Iterator[FunctionProbe]:
             f"{SITE_AT_RETURN if site.at_return else SITE_AT_ENTRY}{site.call.name.lower()}",
             image.file_offset_of(site.vaddr) or 0,
             site.emulated,
-            entry=site.vaddr,
+            entry=site.vaddr - site.distance,
+            start=(image.file_offset_of(site.vaddr) or 0) - site.distance,
             refusal=site.refusal,
         )
 

@@ -2,7 +2,8 @@
 
     mov eax, NUMBER
     syscall             (probed before: the arguments are in their registers)
-    cmp rax, -4096      (probed behind: so is the result, and the kernel has left the arguments as they were)
+    cmp rax, -4096
+    ja ...              (probed behind: so is the result, and nothing has changed the arguments)
 
 A breakpoint in the middle of an instruction ends the process that reaches it. So a site is accepted only if
 decoding the instructions of its function reaches it. What is behind must be an instruction that the kernel
@@ -30,9 +31,13 @@ _SITE = re.compile(rb"\xb8([" + _NUMBERS + rb"])\x00\x00\x00\x0f\x05", re.DOTALL
 _MOVE_BYTES, _SITE_BYTES = 5, 7
 _SITES_MAX = 256
 _FUNCTION_BYTES_MAX = 16 << 10
+# Instructions behind a call that are looked at.
+_BEHIND_MAX = 3
+# They change no register, and the kernel emulates the conditional jump behind them.
+_COMPARISONS = frozenset({"cmp", "test"})
 _EMULATED = frozenset({"nop", "push", "ret"})
 # What a compiler puts there; the kernel refuses few others.
-_PROBED = _EMULATED | {"cmp", "test", "mov", "movsxd", "lea", "neg", "add", "sub", "and", "or", "xor", "pop"}
+_PROBED = _EMULATED | _COMPARISONS | {"mov", "movsxd", "lea", "neg", "add", "sub", "and", "or", "xor", "pop"}
 
 Disassemble: TypeAlias = Callable[[bytes, int], Iterable[tuple[int, str]]]
 """From machine code and its address to the address and mnemonic of each instruction."""
@@ -41,14 +46,17 @@ JumpTargets: TypeAlias = Callable[[bytes], set[int]]
 
 
 class SyscallSite(Struct, frozen=True):
-    """A call at `vaddr`, or the place behind it; `emulated`: the kernel emulates the probed instruction.
+    """A call at `vaddr`, or a place `distance` bytes behind where it returns to.
 
-    `refusal`: why it cannot be probed; the call is then not seen.
+    `emulated`: the kernel emulates the instruction there. Otherwise it executes it by itself, with a second
+    trap, which costs ten times as much in a virtual machine. `refusal`: why it cannot be probed; the call is
+    then not seen.
     """
 
     call: Syscall
     at_return: bool
     vaddr: int
+    distance: int = 0
     emulated: bool = False
     refusal: str = ""
 
@@ -71,13 +79,14 @@ def syscall_sites(
                 continue
             if call in AT_ENTRY:
                 yield SyscallSite(call, False, vaddr)
-            yield SyscallSite(call, True, *behind)
+            place, emulated = behind
+            yield SyscallSite(call, True, place, place - vaddr - _SITE_BYTES, emulated)
 
 
 def _behind(
     image: ElfImage, starts: Sequence[int], vaddr: int, disassemble: Disassemble, jump_targets: JumpTargets
 ) -> tuple[int, bool] | None:
-    """The address behind a site, and whether the kernel emulates that instruction; None: not to be probed."""
+    """The address to probe behind a site, and whether the kernel emulates that; None: there is none."""
     index = bisect_right(starts, vaddr) - 1
     if index < 0 or vaddr - starts[index] > _FUNCTION_BYTES_MAX:
         return None
@@ -87,8 +96,17 @@ def _behind(
     decoded = dict(disassemble(code, start))
     if decoded.get(vaddr) != "mov" or decoded.get(vaddr + _MOVE_BYTES) != "syscall":
         return None
-    behind, jumped_to = vaddr + _SITE_BYTES, {start + distance for distance in jump_targets(code)}
     # Whoever jumps there has made no call, and may have anything in the registers.
-    if decoded.get(behind) not in _PROBED or jumped_to & {vaddr + _MOVE_BYTES, behind}:
+    jumped_to = {start + distance for distance in jump_targets(code)}
+    behind = [place for place in sorted(decoded) if place > vaddr + _MOVE_BYTES][:_BEHIND_MAX]
+    if behind[:1] != [vaddr + _SITE_BYTES] or jumped_to & {vaddr + _MOVE_BYTES, behind[0]}:
         return None
-    return behind, decoded[behind] in _EMULATED
+    for place in behind:
+        if place in jumped_to:
+            break
+        if decoded[place].startswith("j") and decoded[place] != "jmp":
+            return place, True
+        if decoded[place] not in _COMPARISONS:
+            break
+    first = decoded[behind[0]]
+    return (behind[0], first in _EMULATED) if first in _PROBED else None

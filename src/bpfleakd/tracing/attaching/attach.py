@@ -27,8 +27,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bpfleakd import errors
-from bpfleakd.kernel.abi import RecordingState
-from bpfleakd.kernel.address_space_events import Syscall
+from bpfleakd.kernel.abi import RecordingState, site_operands
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.kernel.pins import PinnedSet, ProcessPins
 from bpfleakd.kernel.probes.announced import ARGUMENT_COUNTS
@@ -356,7 +355,12 @@ class Attacher:
             links += self._linker.link_sampled(file.path, points, pid, slot, file.id.inode_key)
         try:
             if file.sites:
-                sites = [SampledPoint(s.offset, s.role, Syscall[s.function.upper()], 0) for s in file.sites]
+                sites = [
+                    SampledPoint(
+                        site.shown.offset, site.shown.role, site_operands(site.call, site.distance), 0
+                    )
+                    for site in file.sites
+                ]
                 links += self._linker.link_sampled(file.path, sites, pid, slot, file.id.inode_key)
             if file.points:
                 links += self._linker.link(file.path, file.points, pid, slot, file.id.inode_key)

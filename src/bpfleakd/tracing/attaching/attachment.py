@@ -110,7 +110,7 @@ def linked_file(file: ProbedFile, number: int, links: Sequence[int]) -> LinkedFi
         tuple(f for f in functions if f.offset not in probed),
         len(links),
         tuple(f for f in file.functions if f.role in NOTICES),
-        file.sites,
+        tuple(site.shown for site in file.sites),
     )
 
 

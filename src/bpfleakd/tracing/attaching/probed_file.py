@@ -62,6 +62,18 @@ class SamplerProbe(Struct, frozen=True):
         return self.shown.role
 
 
+class SiteProbe(Struct, frozen=True):
+    """A place that makes a system call, or `distance` bytes behind where that returns to."""
+
+    shown: ProbedFunction
+    distance: int
+
+    @property
+    def call(self) -> Syscall:
+        """Which call it is."""
+        return Syscall[self.shown.function.upper()]
+
+
 class ProbedFile(Struct, frozen=True):
     """A file with functions to probe; `functions` describes them.
 
@@ -78,7 +90,7 @@ class ProbedFile(Struct, frozen=True):
     refused: tuple[str, ...] = ()
     ranges: tuple[tuple[int, int], ...] = ()
     sampled: tuple[SamplerProbe, ...] = ()
-    sites: tuple[ProbedFunction, ...] = ()
+    sites: tuple[SiteProbe, ...] = ()
     is_program: bool = False
     beside_cxx: bool = False
 
@@ -95,7 +107,7 @@ class ProbedFile(Struct, frozen=True):
     @property
     def shown_path(self) -> str:
         """The path of the file as the process sees it."""
-        return (*(probe.shown for probe in self.sampled), *self.functions, *self.sites)[0].module
+        return (*self._static, *self.functions)[0].module
 
     @property
     def has_sampler(self) -> bool:
@@ -107,13 +119,16 @@ class ProbedFile(Struct, frozen=True):
         """The file offsets of each probe's function, as far as known, and of the instruction."""
         offsets = [
             *(point.offset for point in self.points),
-            *(probe.shown.offset for probe in self.sampled),
-            *(site.offset for site in self.sites),
+            *(probe.offset for probe in self._static),
         ]
         return [
             (next((start for start, end in self.ranges if start <= offset < end), offset), offset)
             for offset in offsets
         ]
+
+    @property
+    def _static(self) -> list[ProbedFunction]:
+        return [*(probe.shown for probe in self.sampled), *(site.shown for site in self.sites)]
 
     @property
     def has_allocator(self) -> bool:
@@ -182,9 +197,10 @@ def probed_file(mapped: CodeFile, probes: Sequence[FunctionProbe], *, beside_cxx
     )
 
 
-def _site(probe: FunctionProbe, module: str) -> ProbedFunction:
+def _site(probe: FunctionProbe, module: str) -> SiteProbe:
     kind, call = probe.function.split(":")
-    return ProbedFunction("kernel", call, _SITE_ROLES[f"{kind}:"], module, probe.offset, probe.emulated)
+    shown = ProbedFunction("kernel", call, _SITE_ROLES[f"{kind}:"], module, probe.offset, probe.emulated)
+    return SiteProbe(shown, probe.offset - probe.start)
 
 
 def see_address_space(files: Iterable[ProbedFile]) -> bool:
@@ -194,7 +210,7 @@ def see_address_space(files: Iterable[ProbedFile]) -> bool:
     """
     calls: dict[str, set[Syscall]] = {}
     for file in files:
-        seen = {Syscall[s.function.upper()] for s in file.sites if s.role is FunctionRole.SYSCALL_RETURN}
+        seen = {site.call for site in file.sites if site.shown.role is FunctionRole.SYSCALL_RETURN}
         for function in file.functions:
             calls.setdefault(function.allocator, set()).update(seen)
     return calls.get(_GLIBC, set()) == set(Syscall) and calls.get(_LOADER, set()) >= _CALLS_OF_LOADER

@@ -35,12 +35,30 @@ def sites_of(directory: Path, **changed: str) -> list[FunctionProbe]:
 
 
 def test_the_instruction_behind_a_call_is_probed(tmp_path: Path) -> None:
-    """The address there is the one that the kernel itself reports."""
+    """`start` is where the call returns to: the address that the kernel itself reports."""
     (site,) = sites_of(tmp_path)
 
     code = (tmp_path / "program").read_bytes()
     assert (site.function, site.refusal, site.emulated) == ("return:mmap", "", False)
-    assert code[site.offset - 7 : site.offset + 2] == bytes.fromhex("b8 09 00 00 00 0f 05 48 3d")
+    assert code[site.start - 7 : site.start + 2] == bytes.fromhex("b8 09 00 00 00 0f 05 48 3d")
+    assert site.offset == site.start
+
+
+@pytest.mark.parametrize("behind", ["cmp $-4095, %rax", "test %rax, %rax"])
+def test_a_jump_behind_a_comparison_is_cheaper(tmp_path: Path, behind: str) -> None:
+    """The kernel emulates it, and the registers are the same there."""
+    (site,) = sites_of(tmp_path, behind=behind, after="jae away; away: nop")
+
+    code = (tmp_path / "program").read_bytes()
+    assert site.emulated
+    assert site.offset > site.start
+    assert code[site.offset] == 0x73
+
+
+@pytest.mark.parametrize("after", ["there: jae away; away: jmp there", "mov $1, %eax; jae away; away: nop"])
+def test_a_jump_with_other_registers_is_not_probed(tmp_path: Path, after: str) -> None:
+    (site,) = sites_of(tmp_path, after=after)
+    assert site.offset == site.start
 
 
 @pytest.mark.parametrize(("number", "call"), [("11", "munmap"), ("25", "mremap")])
@@ -50,7 +68,7 @@ def test_calls_that_remove_addresses_are_probed_before_them_too(
     entry, behind = sites_of(tmp_path, number=number)
 
     assert (entry.function, behind.function) == (f"syscall:{call}", f"return:{call}")
-    assert behind.offset - entry.offset == 7
+    assert behind.start - entry.offset == 7
 
 
 @pytest.mark.parametrize("number", ["0", "1", "13", "0x0a00"])
