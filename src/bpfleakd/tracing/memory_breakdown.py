@@ -45,8 +45,7 @@ log = structlog.get_logger()
 
 PROC = Path("/proc")
 # Allocators whose books can be read (process/heap_books); the loader's functions are probed as well.
-_TCMALLOC = "tcmalloc"
-_READ_ALLOCATORS = frozenset({"glibc", _TCMALLOC, "ld.so"})
+_READ_ALLOCATORS = frozenset({"glibc", "tcmalloc", "ld.so"})
 _UNREAD_LIBRARIES = ("jemalloc", "mimalloc")
 # About 50 ms.
 _CHUNKS_AT_ATTACH = 20_000
@@ -73,11 +72,11 @@ class FirstContainerBill(Struct, frozen=True):
 class _MeasuredProcess(Struct):
     """The record of a process: its identity, its memory at the attach, and the methods compiled since.
 
-    `allocators` are those of the process, by name.
+    The books of its `unread` allocators cannot be read.
     """
 
     info: ProcessInfo
-    allocators: frozenset[str]
+    unread: tuple[str, ...]
     first: tuple[UseSummary, ...]
     first_bill: FirstBill | None
     jit_tail: PerfMapTail
@@ -111,7 +110,7 @@ class MemoryBreakdown:
         first_bill = None
         try:
             smaps = read_smaps(pid, self._proc)
-            books = self._books(pid, smaps, allocators, _CHUNKS_AT_ATTACH)
+            books = self._books(pid, smaps, _CHUNKS_AT_ATTACH)
             parts = self._parts(pid, smaps, None, books)
             first = summarise(parts)
             # If reading took long, the first request makes the bill.
@@ -135,7 +134,7 @@ class MemoryBreakdown:
         pid = process.id.pid
         perf_map = PurePosixPath(f"/tmp/perf-{process.namespace_pid}.map")
         jit_tail = PerfMapTail(perf_map, process.uid, root_of(pid, self._proc))
-        self._processes[pid] = _MeasuredProcess(process, frozenset(allocators), first, first_bill, jit_tail)
+        self._processes[pid] = _MeasuredProcess(process, _unread(allocators), first, first_bill, jit_tail)
 
     def forget(self, pid: int) -> None:
         """Forget a process that is no longer traced."""
@@ -162,7 +161,7 @@ class MemoryBreakdown:
         process = self._processes[pid]
         status = read_status(pid, self._proc)
         smaps = read_smaps(pid, self._proc)
-        books = self._books(pid, smaps, process.allocators)
+        books = self._books(pid, smaps)
         parts = self._parts(pid, smaps, space, books)
         new_methods = process.jit_tail.read()
         if process.jit_tail.take_rewritten():
@@ -170,7 +169,7 @@ class MemoryBreakdown:
         process.jit_modules.add((module_of(name), size_bytes) for name, size_bytes in new_methods)
         uses = summarise(parts, process.first)
         live_bytes = _live_heap_bytes(table)
-        unread = _unread_heap(_unread(process.allocators), live_bytes)
+        unread = _unread_heap(process.unread, live_bytes)
         lines = self._bill(process, parts, books.figures, managed, unread, attached_s, _go_heap(smaps, go))
         return AddressSpaceReport(
             pid=pid,
@@ -211,12 +210,11 @@ class MemoryBreakdown:
         A process that is not followed has no growth. Raises the errors of `report`.
         """
         smaps = read_smaps(pid, self._proc)
-        process = self._processes.get(pid)
-        allocators = process.allocators if process is not None else frozenset()
-        books = self._books(pid, smaps, allocators, _CHUNKS_AT_ATTACH)
+        books = self._books(pid, smaps, _CHUNKS_AT_ATTACH)
         parts = self._parts(pid, smaps, space, books)
         container = self._container_bill(pid, attached_s)
-        unread = _unread_heap(_unread(allocators) if process is not None else _mapped_unread(smaps))
+        process = self._processes.get(pid)
+        unread = _unread_heap(process.unread if process is not None else _mapped_unread(smaps))
         of_go = _go_heap(smaps, go)
         if process is None or process.first_bill is None:
             return bill(parts, books.figures, managed, unread=unread, go=of_go), container
@@ -257,19 +255,13 @@ class MemoryBreakdown:
             return found
         return container_bill(memory, parts, first.bill, attached_s - first.attached_s)
 
-    def _books(
-        self, pid: int, smaps: Smaps, allocators: Collection[str], chunks_max: int = FREE_CHUNKS_MAX
-    ) -> _Books:
-        """Figures from the lists of glibc and the statistics of tcmalloc, if they can be read.
-
-        All variables of the process are searched for the latter, unless its `allocators` are known.
-        """
-        may_have_tcmalloc = not allocators or _TCMALLOC in allocators
+    def _books(self, pid: int, smaps: Smaps, chunks_max: int = FREE_CHUNKS_MAX) -> _Books:
+        """Figures from the lists of glibc and the statistics of tcmalloc, if they can be read."""
         try:
             with RemoteMemory(pid, self._proc) as memory:
                 mappings = [usage.mapping for usage in smaps.usages]
                 heap = read_glibc_heap(memory, mappings, chunks_max=chunks_max)
-                tcmalloc = read_tcmalloc_heap(memory, mappings) if may_have_tcmalloc else None
+                tcmalloc = read_tcmalloc_heap(memory, mappings)
         except OSError:
             return _Books()
         if heap is None:
