@@ -15,6 +15,7 @@ import pytest
 from bpfleakd.kernel.probes.shared import group_of, remove_events
 
 from .daemons import BPFFS_ROOT, Daemon
+from .inside_library import library
 from .machine import bpftool_path, cannot_run, why_not_here
 from .waiting import PATIENCE
 from .workloads import BUILD, Workload, build
@@ -142,14 +143,33 @@ def service(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen]]:
 
 
 @pytest.fixture
-def workload() -> Iterator[Callable[..., Workload]]:
-    """A factory of running workloads: `workload("churn", 2)`; all are killed at the end."""
+def started() -> Iterator[Callable[..., Workload]]:
+    """A factory of running programs by their commands; all are killed at the end."""
     running: list[Workload] = []
 
-    def start(name: str, *arguments: object) -> Workload:
-        running.append(Workload([build(name), *(str(argument) for argument in arguments)]))
+    def start(*command: object) -> Workload:
+        running.append(Workload([str(word) for word in command]))
         return running[-1]
 
     yield start
     for program in running:
         program.kill()
+
+
+@pytest.fixture
+def workload(started: Callable[..., Workload]) -> Callable[..., Workload]:
+    """A factory of running workloads: `workload("churn", 2)`."""
+    return lambda name, *arguments: started(build(name), *arguments)
+
+
+@pytest.fixture
+def preloaded(started: Callable[..., Workload]) -> Callable[..., Workload]:
+    """A factory of workloads with libbpfleak.so in them, and further libraries `after` it (":PATH")."""
+
+    def start(name: str, *arguments: object, after: str = "", interval_bytes: int | None = None) -> Workload:
+        environment = [f"LD_PRELOAD={library()}{after}"]
+        if interval_bytes is not None:
+            environment.append(f"BPFLEAK_SAMPLE_INTERVAL={interval_bytes}")
+        return started("/usr/bin/env", *environment, build(name), *arguments)
+
+    return start

@@ -287,3 +287,11 @@ class Daemon:
 def maps_of(tracer: Daemon, pid: int) -> dict:
     """What `bpfleakctl maps` says about a process."""
     return json.loads(tracer.control("maps", "--pid", pid, "--json"))
+
+
+def expect_heap_grew(tracer: Daemon, pid: int, least_bytes: int) -> None:
+    """The heap of a process has grown by so much resident memory, and no other memory has."""
+    grown = {use["use"]: use["resident_growth_bytes"] for use in maps_of(tracer, pid)["uses"]}
+    assert grown["heap"] > least_bytes
+    assert not grown.get("commit")
+    assert not grown.get("mmap")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,34 +12,21 @@ import pytest
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.static_probes import static_probes
 
-from .daemons import ControlFailed, maps_of
+from .daemons import ControlFailed, expect_heap_grew
 from .inside_library import library
 from .kernel_objects import space_events_so_far
 from .machine import cannot_run
 from .test_sampling import FAR, MIXED, SMALL, STACKS, expect_mean
 from .truth import expect_ledger, expect_no_losses
-from .workloads import Workload, build
 
 INTERVAL_BYTES = 4096
 LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
 
 
 @pytest.fixture
-def preloaded():
-    """A factory of workloads with libbpfleak.so in them."""
-    running: list[Workload] = []
-
-    def start(name: str, *arguments: object, after: str = "") -> Workload:
-        environment = [
-            f"LD_PRELOAD={library()}{after}",
-            f"BPFLEAK_SAMPLE_INTERVAL={INTERVAL_BYTES}",
-        ]
-        running.append(Workload(["/usr/bin/env", *environment, build(name), *map(str, arguments)]))
-        return running[-1]
-
-    yield start
-    for program in running:
-        program.kill()
+def preloaded(preloaded):
+    """The same factory, with a short interval."""
+    return partial(preloaded, interval_bytes=INTERVAL_BYTES)
 
 
 def semaphores(pid: int, file: Path) -> list[int]:
@@ -206,8 +194,5 @@ def test_the_growth_of_an_arena_is_reported_by_megabytes(daemon, preloaded):
 
     assert 20 <= space_events_so_far(tracer.bpffs_dir) - before < 100
     tracer.wait_for_ticks(2)
-    grown = {use["use"]: use["resident_growth_bytes"] for use in maps_of(tracer, program.pid)["uses"]}
-    assert grown["heap"] > 20_000_000
-    assert not grown.get("commit")
-    assert not grown.get("mmap")
+    expect_heap_grew(tracer, program.pid, 20_000_000)
     expect_no_losses(tracer.top_after_tick(program.pid))

@@ -6,30 +6,13 @@ from typing import Any
 
 import pytest
 
-from .daemons import maps_of
-from .inside_library import library
+from .daemons import expect_heap_grew
 from .truth import by_function, expect_ledger, expect_no_losses, site_of
 from .waiting import wait_until
-from .workloads import Workload, build
 
 MAPPED = ("mmap", "commit")
 # Links to tracepoints.
 AT_TRACEPOINTS = "perf_event"
-
-
-@pytest.fixture
-def preloaded():
-    """A factory of workloads with libbpfleak.so in them."""
-    running: list[Workload] = []
-
-    def start(name: str, *arguments: object) -> Workload:
-        command = ["/usr/bin/env", f"LD_PRELOAD={library()}", build(name), *map(str, arguments)]
-        running.append(Workload(command))
-        return running[-1]
-
-    yield start
-    for program in running:
-        program.kill()
 
 
 @pytest.fixture
@@ -162,10 +145,7 @@ def test_a_process_that_makes_calls_all_the_time_is_watched_in_the_kernel(tracer
     (event,) = tracer.events("space.watched-in-kernel")
     assert event["reason"].startswith("it changes its address space ")
     tracer.wait_for_ticks(2)
-    grown = {use["use"]: use["resident_growth_bytes"] for use in maps_of(tracer, program.pid)["uses"]}
-    assert grown["heap"] > 60_000_000
-    assert not grown.get("commit")
-    assert not grown.get("mmap")
+    expect_heap_grew(tracer, program.pid, 60_000_000)
     expect_no_losses(tracer.top_after_tick(program.pid))
 
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * raw_calls - maps memory by the C library and by system calls of its own: `run N` maps N times 64 KiB by each.
+ * raw_calls - maps memory in two ways: through the C library, and by system calls of its own.
  *
- * `run -N` maps N times 64 KiB by the C library, and jumps N times behind its call in mmap, as if the kernel had mapped
- * more than there is.
+ * `run N` does both N times; each maps 64 KiB. `run -N` maps N times through the C library. Before each of them, it
+ * jumps to the place in mmap behind the system call, as if the kernel had mapped more addresses than exist.
  */
 #define _GNU_SOURCE
 #include "workload.h"
@@ -19,7 +19,8 @@ SITE_FUNCTION static void map_by_libc(void)
 {
 	/* Different rights: the kernel merges what is alike. */
 	static int rights;
-	void *start = mmap(NULL, BYTES, rights++ & 1 ? PROT_READ : PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	int protection = rights++ & 1 ? PROT_READ : PROT_READ | PROT_WRITE;
+	void *start = mmap(NULL, BYTES, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	KEEP(start);
 	site_allocated(&site_libc, 1, BYTES);

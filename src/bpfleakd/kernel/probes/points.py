@@ -178,11 +178,12 @@ def _search(file: SearchedFile, functions: Sequence[WantedFunction]) -> list[Fun
         debug = minidebug_image(image) if separate is None else ElfImage.open(separate)
         images = [image, stack.enter_context(debug)] if debug else [image]
         search = _Search(image, SymbolTable(images), functions)
-        return [*search.probes(), *_static_probes(image, search), *_site_probes(image, search)]
+        starts = sorted(search.starts)
+        return [*search.probes(), *_static_probes(image, starts), *_site_probes(image, starts)]
 
 
-def _static_probes(image: ElfImage, search: _Search) -> Iterator[FunctionProbe]:
-    for probe in announced_probes(image, sorted(search.starts), instructions):
+def _static_probes(image: ElfImage, starts: Sequence[int]) -> Iterator[FunctionProbe]:
+    for probe in announced_probes(image, starts, instructions):
         yield FunctionProbe(
             f"{PROVIDER}:{probe.name}",
             probe.offset,
@@ -194,8 +195,8 @@ def _static_probes(image: ElfImage, search: _Search) -> Iterator[FunctionProbe]:
         )
 
 
-def _site_probes(image: ElfImage, search: _Search) -> Iterator[FunctionProbe]:
-    for site in syscall_sites(image, sorted(search.starts), instructions, internal_jumps):
+def _site_probes(image: ElfImage, starts: Sequence[int]) -> Iterator[FunctionProbe]:
+    for site in syscall_sites(image, starts, instructions, internal_jumps):
         yield FunctionProbe(
             f"{SITE_AT_RETURN if site.at_return else SITE_AT_ENTRY}{site.call.name.lower()}",
             image.file_offset_of(site.vaddr) or 0,

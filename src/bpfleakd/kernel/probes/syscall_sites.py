@@ -30,6 +30,8 @@ _NUMBERS = b"".join(re.escape(bytes([call])) for call in Syscall)
 _SITE = re.compile(rb"\xb8([" + _NUMBERS + rb"])\x00\x00\x00\x0f\x05", re.DOTALL)
 _MOVE_BYTES, _SITE_BYTES = 5, 7
 _SITES_MAX = 256
+# glibc's code has 1.5 MiB. That of large programs is not read for this.
+_CODE_BYTES_MAX = 8 << 20
 _FUNCTION_BYTES_MAX = 16 << 10
 # Instructions behind a call that are looked at.
 _BEHIND_MAX = 3
@@ -67,9 +69,9 @@ def syscall_sites(
     """The sites of a file whose functions begin at `starts` (vaddr, sorted). Raises `BadElf`."""
     found = 0
     for segment in image.segments:
-        if not segment.executable:
+        if not segment.executable or segment.file_size_bytes > _CODE_BYTES_MAX:
             continue
-        code = bytes(image.read(segment.vaddr, segment.file_size_bytes))
+        code = image.read(segment.vaddr, segment.file_size_bytes)
         for match in islice(_SITE.finditer(code), _SITES_MAX - found):
             found += 1
             call, vaddr = Syscall(match[1][0]), segment.vaddr + match.start()
@@ -92,7 +94,7 @@ def _behind(
         return None
     start = starts[index]
     end = starts[index + 1] if index + 1 < len(starts) else vaddr + _FUNCTION_BYTES_MAX
-    code = bytes(image.read(start, min(end - start, _FUNCTION_BYTES_MAX)))
+    code = image.read(start, min(end - start, _FUNCTION_BYTES_MAX))
     decoded = dict(disassemble(code, start))
     if decoded.get(vaddr) != "mov" or decoded.get(vaddr + _MOVE_BYTES) != "syscall":
         return None

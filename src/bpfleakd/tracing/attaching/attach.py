@@ -50,7 +50,13 @@ from bpfleakd.tracing.attaching.attachment import (
 )
 from bpfleakd.tracing.attaching.code_reader import ProcessCodeReader
 from bpfleakd.tracing.attaching.discovery import SEARCH_WAIT_S, Discovery
-from bpfleakd.tracing.attaching.probed_file import ProbedFile, has_sampler, part_of, parts_of
+from bpfleakd.tracing.attaching.probed_file import (
+    ProbedFile,
+    has_sampler,
+    part_of,
+    parts_of,
+    site_parts,
+)
 from bpfleakd.tracing.attaching.refusals import (
     has_changed_code,
     link_error,
@@ -167,15 +173,14 @@ class Attacher:
             log_refused(pid, found)
             if prefer_inside and has_sampler(found):
                 request = replace(request, mode=TracingMode.INSIDE)
-            files = parts_of(found, request.mode, uses_sites=self._uses_sites)
+            files = parts_of(found, request.mode)
             refuse_without_allocator(process.info, code, found, files, is_needed=not go.is_programs)
             if wait.for_tables:
                 self._build_tables(code, due_s)
-            at_sites = [file for file in files if file.sites]
-            files = [file for file in files if not file.sites]
             refuse_changed_code(code, files)
-            if not has_changed_code(code, at_sites):
-                files += at_sites
+            if self._uses_sites and any(file.sampled for file in files):
+                at_sites = site_parts(found)
+                files += [] if has_changed_code(code, at_sites) else at_sites
             refuse_if_ended(process)
             attachment = self._link_all(_Making(process, code, files, go, request), due_s)
             undo.pop_all()

@@ -139,8 +139,8 @@ class ProbedFile(Struct, frozen=True):
 def probed_file(mapped: CodeFile, probes: Sequence[FunctionProbe], *, beside_cxx: bool) -> ProbedFile:
     """The parts to probe among these probe points of a file."""
     file, mapping = mapped.file, mapped.mapping
-    sites = [probe for probe in probes if probe.function.startswith(tuple(_SITE_ROLES))]
-    probes = [probe for probe in probes if probe not in sites]
+    sites = [probe for probe in probes if _is_site(probe)]
+    probes = [probe for probe in probes if not _is_site(probe)]
     found = {p.function: p for p in probes if not p.refusal and p.function not in _SAMPLED_ROLES}
     refused = tuple(f"{probe.function}: {probe.refusal}" for probe in probes if probe.refusal)
     identified = identify({name: probe.entry for name, probe in found.items()})
@@ -197,13 +197,17 @@ def probed_file(mapped: CodeFile, probes: Sequence[FunctionProbe], *, beside_cxx
     )
 
 
+def _is_site(probe: FunctionProbe) -> bool:
+    return probe.function.startswith(tuple(_SITE_ROLES))
+
+
 def _site(probe: FunctionProbe, module: str) -> SiteProbe:
     kind, call = probe.function.split(":")
     shown = ProbedFunction("kernel", call, _SITE_ROLES[f"{kind}:"], module, probe.offset, probe.emulated)
     return SiteProbe(shown, probe.offset - probe.start)
 
 
-def see_address_space(files: Iterable[ProbedFile]) -> bool:
+def _see_address_space(files: Iterable[ProbedFile]) -> bool:
     """Whether the places that make system calls in these files are those of glibc and of its loader.
 
     Others may make calls, too.
@@ -237,10 +241,9 @@ def _has_operators(file: ProbedFile) -> bool:
     return any(function.function in OPERATORS_NEW for function in file.functions)
 
 
-def parts_of(files: Sequence[ProbedFile], mode: TracingMode, *, uses_sites: bool) -> list[ProbedFile]:
+def parts_of(files: Sequence[ProbedFile], mode: TracingMode) -> list[ProbedFile]:
     """The parts of a process' files to probe in a mode.
 
-    With `uses_sites`, the places that make system calls are parts as well, if they show the address space.
     Raises NoAllocator for INSIDE without a sampler.
     """
     is_there = has_sampler(files)
@@ -250,11 +253,13 @@ def parts_of(files: Sequence[ProbedFile], mode: TracingMode, *, uses_sites: bool
             "start it by `bpfleakctl run -- COMMAND`, or attach in another mode",
         )
     is_inside = is_there and mode is not TracingMode.EXACT
-    parts = [part for part in (part_of(file, is_inside=is_inside) for file in files) if part is not None]
-    return [*parts, *_site_parts(files)] if is_inside and uses_sites and see_address_space(files) else parts
+    return [part for part in (part_of(file, is_inside=is_inside) for file in files) if part is not None]
 
 
-def _site_parts(files: Iterable[ProbedFile]) -> list[ProbedFile]:
+def site_parts(files: Sequence[ProbedFile]) -> list[ProbedFile]:
+    """The places of a process' files that make system calls, if they show its address space."""
+    if not _see_address_space(files):
+        return []
     return [
         ProbedFile(file.file, (), (), ranges=file.ranges, sites=file.sites) for file in files if file.sites
     ]
