@@ -46,9 +46,10 @@ test: lint test-unit test-kernel test-attacks ## Lint, unit tests, short kernel 
 
 .PHONY: lint
 lint: FOR := test
-lint: setup ## Check style and types of the Python code, and the shell scripts
+lint: setup ## Check style and types of the Python code, that each test finds its fixtures, and the shell scripts
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m mypy
+	plan=$$($(PYTHON) -m pytest --setup-plan -qq $(filter-out %/unit/,$(wildcard tests/*/)) 2>&1) || { echo "$$plan" | tail -40; false; }
 	shellcheck -x scripts/setup scripts/demo scripts/fuzz scripts/vendor-assets scripts/build-deb scripts/another-root \
 		scripts/test-vm scripts/test-distributions scripts/test-image deploy/deb/postinst deploy/deb/prerm deploy/deb/postrm .ci/run
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from ..kernel.conftest import _machine, daemon, place_of_daemon, running_daemon, workload
+from ..kernel.conftest import _machine, daemon, place_of_daemon, running_daemon, started, workload
 from ..kernel.daemons import Daemon
 from ..kernel.machine import need_tool
 from ..kernel.ports import free_port
 from .bystander import Bystander
 
-__all__ = ["_machine", "daemon", "workload"]
+__all__ = ["_machine", "daemon", "started", "workload"]
 
 # Programs at these places are traced as soon as they run.
 ATTACKERS = "/var/tmp/bpfleakd-hostile-*/flood*"

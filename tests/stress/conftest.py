@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ..kernel.conftest import _machine, daemon, workload
+from ..kernel.conftest import _machine, daemon, started, workload
 from ..kernel.machine import need_tool
 
-__all__ = ["_machine", "daemon", "workload"]
+__all__ = ["_machine", "daemon", "started", "workload"]
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ..kernel.conftest import _machine, daemon, workload
+from ..kernel.conftest import _machine, daemon, started, workload
 
-__all__ = ["_machine", "daemon", "workload"]
+__all__ = ["_machine", "daemon", "started", "workload"]
