@@ -219,7 +219,7 @@ static SELDOM void *realloc_slowly(void *old, size_t size)
 
 EXPORT void *realloc(void *old, size_t size)
 {
-	if (likely(!is_ours(old) && count_down(size)))
+	if (likely((!old || !is_ours(old)) && count_down(size)))
 		return next.realloc(old, size);
 	return WITH_FRAME(realloc_slowly(old, size));
 }
@@ -318,7 +318,8 @@ static SELDOM bool is_freed(void *block)
 
 EXPORT void free(void *block)
 {
-	if (unlikely(is_ours(block)) && is_freed(block))
+	/* NULL looks like a sampled block's address, and programs free it often. */
+	if (!block || (unlikely(is_ours(block)) && is_freed(block)))
 		return;
 	next.free(block);
 }

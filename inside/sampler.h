@@ -28,7 +28,7 @@
 #define MAX_SAMPLE_INTERVAL (1ULL << 32)
 
 #define MARKS_PER_S 256
-#define MAX_STRETCH 2
+#define MAX_STRETCH 3
 
 /* Per thread. All zero: it has not allocated yet. */
 struct sampler {

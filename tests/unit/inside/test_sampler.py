@@ -136,12 +136,12 @@ class Paced:
 
 
 def test_a_thread_that_allocates_much_is_sampled_more_sparsely(sampler: ctypes.CDLL) -> None:
-    """Four times as sparsely at most, from the first second on."""
+    """Eight times as sparsely at most, from the first second on."""
     thread = Paced(sampler)
 
-    first, later = thread.spend(40_000), [thread.spend(40_000) for _ in range(5)]
+    first, later = thread.spend(80_000), [thread.spend(80_000) for _ in range(5)]
 
-    assert 9_500 < first < 11_000
+    assert 9_500 < first < 11_500
     assert all(9_500 < marks < 10_500 for marks in later)
 
 
@@ -150,7 +150,7 @@ def test_a_thread_that_allocates_little_is_sampled_as_ever(sampler: ctypes.CDLL)
     assert sum(thread.spend(180) for _ in range(20)) == pytest.approx(3_600, rel=0.07)
 
 
-@pytest.mark.parametrize(("pause_s", "sparse"), [(1, 2), (10, 0)])
+@pytest.mark.parametrize(("pause_s", "sparse"), [(1, 3), (10, 0)])
 def test_it_is_sampled_as_before_when_it_allocates_little_again(
     sampler: ctypes.CDLL, pause_s: int, sparse: int
 ) -> None:
@@ -172,5 +172,5 @@ def test_its_estimates_are_unbiased_meanwhile(sampler: ctypes.CDLL, size: int) -
         thread.spend(marks, size)
 
     truth = sum(marks * INTERVAL_BYTES // size * size for marks in seconds)
-    # A quarter of the marks at least.
-    assert thread.estimate_bytes == pytest.approx(truth, rel=FAR / math.sqrt(sum(seconds) / 4))
+    # An eighth of the marks at least.
+    assert thread.estimate_bytes == pytest.approx(truth, rel=FAR / math.sqrt(sum(seconds) / 8))
