@@ -2,12 +2,13 @@
 
 Each way of tracing is compared with none: two processes of the program run side by side, one of them traced.
 They take turns under load: untraced, traced, traced, untraced. So whatever slows the machine for longer than
-a turn slows both alike. The program has one processor core, its load generator another. A turn begins only
-when the daemon has finished attaching or detaching: the figures show the steady state.
+a turn slows both alike. The program has one processor core, its load generator another. The load begins only
+when the daemon has finished attaching: the figures show the steady state. Each turn has new processes, since
+two of the same program differ by a percent for as long as they run: their addresses and hashes are random.
 
 A second of a virtual machine differs from the next by ten percent and more. The sampler inside costs less. So
 both processes are also under load at once, on the same cores: what they do per processor time is compared.
-That excludes the daemon's own time, which is measured beside it.
+That excludes the daemon's own time, which is measured beside it. p99 is compared in units of the mean.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ from bpfleakd.model.process import TracingMode
 
 # Of the way that costs less than one turn differs from the next.
 _INSIDE_TURNS, _LOADS_AT_ONCE = 5, 3
-_LOAD_S, _WARM_UP_S = 1.0, 0.5
+# A just-in-time compiler is busy at first.
+_LOAD_S, _WARM_UP_S = 1.0, 2.0
 _INSIDE_LOSS, _INSIDE_P99_MORE = 0.03, 0.05
 # memleak prints every 5 seconds.
 _REPORT_TIMEOUT_S = 8.0
@@ -106,9 +108,13 @@ class _Turn:
 
     @property
     def p99_ratio(self) -> float | None:
-        """Of the p99, as a multiple."""
-        traced, without = _p99_ms(self.traced), _p99_ms(self.without)
-        return traced / without if traced and without else None
+        """Of the p99, as a multiple.
+
+        In units of the mean time between answers, a p99 does not depend on how fast the machine is just now.
+        What is left of the throughput says how much longer that unit is with tracing.
+        """
+        traced, without = _p99_in_means(self.traced), _p99_in_means(self.without)
+        return traced / without / self.kept if traced and without else None
 
 
 def measure(short: bool) -> Benchmark:
@@ -234,15 +240,15 @@ def _run(
     if program.once:
         return [_turn_of_runs(program, way, without, traced, libraries) for _ in range(number)], None
     turns = []
-    with _started(program, without) as other, _started(program, traced) as running:
-        for one in (other, running):
-            _loads(one, 1, _WARM_UP_S)
-        for turn in range(number):
+    for _ in range(number):
+        with _started(program, without) as other, _started(program, traced) as running:
+            for one in (other, running):
+                _loads(one, 1, _WARM_UP_S)
             before = _loads(other, 1)
             with way.attach(running, libraries / program.library) if way.attach else _no_tool() as place_of:
                 during = _loads(running, 2)
                 at_once = [_at_once(other, running, way) for _ in range(way.at_once)]
-                if way.attach and turn == number - 1 and program.leak:
+                if way.attach and program.leak:
                     place = place_of(program.leak)
             turns.append(_Turn(before + _loads(other, 1), during, at_once))
     if way.read and program.leak:
@@ -388,8 +394,8 @@ def _with_middle(ratios: list[float]) -> str:
     return f"{middle} ({low:.0%} to {high:.0%})"
 
 
-def _p99_ms(loads: list[Load]) -> float | None:
-    p99s = [load.p99_ms for load in loads if load.p99_ms is not None]
+def _p99_in_means(loads: list[Load]) -> float | None:
+    p99s = [load.p99_ms * load.per_s for load in loads if load.p99_ms is not None]
     return statistics.median(p99s) if p99s else None
 
 
