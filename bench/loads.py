@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from tests.kernel.building import build_directory
@@ -154,8 +155,9 @@ for line in sys.stdin:
 
 
 @contextlib.contextmanager
-def _python(launcher: Launcher) -> Iterator[Running]:
-    variables = {**launcher.variables, "PYTHONMALLOC": "malloc"}
+def _python(launcher: Launcher, *, malloc_only: bool = False) -> Iterator[Running]:
+    """By default, Python takes objects of up to 512 bytes from arenas of its own."""
+    variables = {**launcher.variables, **({"PYTHONMALLOC": "malloc"} if malloc_only else {})}
     # Not the environment's: memory is to be allocated by this program's own path alone.
     program = os.path.realpath(sys.executable)
     planted = _planted(replace(launcher, variables=variables), Path(program).name)
@@ -251,6 +253,7 @@ PROGRAMS = (
     Program("nginx", "requests", _PLANTED, _nginx),
     Program("sqlite", "tables", _PLANTED, _sqlite),
     Program("python", "JSON documents", _PLANTED, _python),
+    Program("python, malloc only", "JSON documents", _PLANTED, partial(_python, malloc_only=True)),
     Program(
         "gcc -O2", "runs", "", _compiler, once=True, not_under={_VALGRIND: "it takes a hundred times as long"}
     ),
