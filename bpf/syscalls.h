@@ -90,8 +90,8 @@ static __always_inline int walk_syscall(struct syscall_exit *ctx, struct process
 }
 
 /*
- * A call has returned to `ip`. Returns the thread if its stack is wanted; otherwise everything is done. Changes of the address
- * space are either seen at sites or in the kernel.
+ * A call has returned to `ip`. Returns the thread if its stack is wanted; otherwise everything is done. Changes of the
+ * address space are either seen at sites or in the kernel.
  */
 static __always_inline struct thread *leave_call(struct process *process, u32 slot, u64 id, u32 number, s64 result,
 						 u64 ip, bool is_at_site)

@@ -74,7 +74,8 @@ static inline bool is_listened_to(void)
 /* Whether a block is sampled, or lies in the library's own pages. */
 static inline bool is_ours(void *block)
 {
-	return unlikely(may_be_marked(block)) && (is_marked(block) || is_early_block(block));
+	/* NULL passes the test of the address, and programs free it often. */
+	return block && unlikely(may_be_marked(block)) && (is_marked(block) || is_early_block(block));
 }
 
 /* Announcements */
@@ -219,7 +220,7 @@ static SELDOM void *realloc_slowly(void *old, size_t size)
 
 EXPORT void *realloc(void *old, size_t size)
 {
-	if (likely((!old || !is_ours(old)) && count_down(size)))
+	if (likely(!is_ours(old) && count_down(size)))
 		return next.realloc(old, size);
 	return WITH_FRAME(realloc_slowly(old, size));
 }
@@ -318,8 +319,7 @@ static SELDOM bool is_freed(void *block)
 
 EXPORT void free(void *block)
 {
-	/* NULL looks like a sampled block's address, and programs free it often. */
-	if (!block || (unlikely(is_ours(block)) && is_freed(block)))
+	if (unlikely(is_ours(block)) && is_freed(block))
 		return;
 	next.free(block);
 }
