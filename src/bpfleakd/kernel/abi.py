@@ -360,10 +360,10 @@ def cookie_of(
 ) -> int:
     """The cookie of a probe point: its role, and the registers of `role_arguments` there.
 
-    `operands` is the entry of `probe_operands` for the roles SAMPLED_*, and `site_operands` for the roles
-    SYSCALL_*, which have no registers. `slot` is
-    the process' place in the maps, or COOKIE_SLOT_SHARED. `calls_release`: the function frees, and may do so
-    by calling another probed one; `calls_allocator`: the same for one that allocates.
+    `operands` is for roles without registers: SAMPLED_* (an entry of `probe_operands`) and SYSCALL_*
+    (`site_operands`). `slot` is the process' place in the maps, or COOKIE_SLOT_SHARED. `calls_release`: the
+    function frees, and may do so by calling another probed one; `calls_allocator`: the same for one that
+    allocates.
     """
     cookie = FUNCTION_ROLES.index(role) | slot << COOKIE_SLOT_SHIFT
     cookie |= operands << COOKIE_ROLE_BITS

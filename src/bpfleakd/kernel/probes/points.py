@@ -197,12 +197,13 @@ def _static_probes(image: ElfImage, starts: Sequence[int]) -> Iterator[FunctionP
 
 def _site_probes(image: ElfImage, starts: Sequence[int]) -> Iterator[FunctionProbe]:
     for site in syscall_sites(image, starts, instructions, internal_jumps):
+        offset = image.file_offset_of(site.vaddr) or 0
         yield FunctionProbe(
             f"{SITE_AT_RETURN if site.at_return else SITE_AT_ENTRY}{site.call.name.lower()}",
-            image.file_offset_of(site.vaddr) or 0,
+            offset,
             site.emulated,
             entry=site.vaddr - site.distance,
-            start=(image.file_offset_of(site.vaddr) or 0) - site.distance,
+            start=offset - site.distance,
             refusal=site.refusal,
         )
 

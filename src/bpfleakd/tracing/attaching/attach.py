@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
 import structlog
@@ -345,34 +345,22 @@ class Attacher:
 
     def _link(self, file: ProbedFile, pid: int) -> list[int]:
         slot, links = self._maps.slot_of(pid), list[int]()
-        if file.sampled:
-            points = [
-                SampledPoint(
-                    probe.shown.offset,
-                    probe.role,
-                    self._maps.operands_number(
-                        pid, packed_operands(probe.arguments, ARGUMENT_COUNTS[probe.name])
-                    ),
-                    probe.semaphore,
-                )
-                for probe in file.sampled
-            ]
-            links += self._linker.link_sampled(file.path, points, pid, slot, file.id.inode_key)
-        try:
-            if file.sites:
-                sites = [
-                    SampledPoint(
-                        site.shown.offset, site.shown.role, site_operands(site.call, site.distance), 0
-                    )
-                    for site in file.sites
-                ]
-                links += self._linker.link_sampled(file.path, sites, pid, slot, file.id.inode_key)
-            if file.points:
+        entries = [*self._announcements(file, pid), *_sites(file)]
+        if entries:
+            links += self._linker.link_sampled(file.path, entries, pid, slot, file.id.inode_key)
+        if file.points:
+            try:
                 links += self._linker.link(file.path, file.points, pid, slot, file.id.inode_key)
-        except BaseException:
-            close_all(links)
-            raise
+            except BaseException:
+                close_all(links)
+                raise
         return links
+
+    def _announcements(self, file: ProbedFile, pid: int) -> Iterator[SampledPoint]:
+        for probe in file.sampled:
+            operands = packed_operands(probe.arguments, ARGUMENT_COUNTS[probe.name])
+            number = self._maps.operands_number(pid, operands)
+            yield SampledPoint(probe.shown.offset, probe.role, number, probe.semaphore)
 
     def _link_all(self, making: _Making, due_s: float) -> Attachment:
         """Make its tables, link its probes, and register all of it; nothing is left of it if that fails."""
@@ -427,3 +415,9 @@ class Attacher:
 
 def _left_s(due_s: float) -> float:
     return max(0.0, due_s - time.monotonic())
+
+
+def _sites(file: ProbedFile) -> Iterator[SampledPoint]:
+    for site in file.sites:
+        operands = site_operands(site.call, site.distance)
+        yield SampledPoint(site.shown.offset, site.shown.role, operands, semaphore=0)
