@@ -156,7 +156,7 @@ for line in sys.stdin:
 
 @contextlib.contextmanager
 def _python(launcher: Launcher, *, malloc_only: bool = False) -> Iterator[Running]:
-    """By default, Python takes objects of up to 512 bytes from arenas of its own."""
+    """`malloc_only`: small objects come from malloc, too, instead of Python's own arenas."""
     variables = {**launcher.variables, **({"PYTHONMALLOC": "malloc"} if malloc_only else {})}
     # Not the environment's: memory is to be allocated by this program's own path alone.
     program = os.path.realpath(sys.executable)

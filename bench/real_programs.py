@@ -240,15 +240,15 @@ def _run(
     if program.once:
         return [_turn_of_runs(program, way, without, traced, libraries) for _ in range(number)], None
     turns = []
-    for _ in range(number):
+    for turn in range(number):
         with _started(program, without) as other, _started(program, traced) as running:
             for one in (other, running):
                 _loads(one, 1, _WARM_UP_S)
             before = _loads(other, 1)
-            with way.attach(running, libraries / program.library) if way.attach else _no_tool() as place_of:
+            with _under(way, running, libraries / program.library) as place_of:
                 during = _loads(running, 2)
                 at_once = [_at_once(other, running, way) for _ in range(way.at_once)]
-                if way.attach and program.leak:
+                if way.attach and turn == number - 1 and program.leak:
                     place = place_of(program.leak)
             turns.append(_Turn(before + _loads(other, 1), during, at_once))
     if way.read and program.leak:
@@ -260,15 +260,19 @@ def _turn_of_runs(program: Program, way: _Way, without: Launcher, traced: Launch
     """A turn of a program whose only load is its whole run."""
     turn = _Turn([], [])
     for launcher in (without, traced, traced, without):
-        with _started(program, launcher) as running, contextlib.ExitStack() as tool:
-            if launcher is traced and way.attach:
-                tool.enter_context(way.attach(running, libraries / program.library))
-            (turn.traced if launcher is traced else turn.without).extend(_loads(running, 1))
+        with _started(program, launcher) as running:
+            if launcher is without:
+                turn.without.extend(_loads(running, 1))
+                continue
+            with _under(way, running, libraries / program.library):
+                turn.traced.extend(_loads(running, 1))
     for _ in range(way.at_once):
-        with _started(program, without) as other, _started(program, traced) as running:
-            tool = way.attach(running, libraries / program.library) if way.attach else _no_tool()
-            with tool:
-                turn.at_once.append(_at_once(other, running, way, once=True))
+        with (
+            _started(program, without) as other,
+            _started(program, traced) as running,
+            _under(way, running, libraries / program.library),
+        ):
+            turn.at_once.append(_at_once(other, running, way, once=True))
     return turn
 
 
@@ -314,8 +318,13 @@ def _bound_to(core: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _no_tool() -> Iterator[_Place]:
-    yield lambda _function: None
+def _under(way: _Way, running: Running, library: Path) -> Iterator[_Place]:
+    """With the tool attached, if it is one that attaches."""
+    if way.attach is None:
+        yield lambda _function: None
+        return
+    with way.attach(running, library) as place_of:
+        yield place_of
 
 
 def _ways(daemon: RunningDaemon) -> tuple[_Way, ...]:
