@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from bpfleakd.kernel.address_space_events import AddressSpaceEvent, Syscall
 from bpfleakd.model.code.mapping import Mapping
@@ -150,6 +151,37 @@ def test_heap_since_the_attach():
     # free returns some of it: the stack identifies the caller.
     maps.apply([an_event(Syscall.BRK, HEAP.end + 3 * PAGE, inside=False)])
     assert maps.heap_since_attach(PID) == [(HEAP.end, HEAP.end + 3 * PAGE), heap[1]]
+
+
+_MOVES = st.lists(st.tuples(st.sampled_from(["malloc", "sbrk", "mmap", "munmap"]), st.integers(-3, 9)))
+
+
+@given(moves=_MOVES)
+@example(moves=[("sbrk", 5), ("malloc", 1), ("malloc", 5)])
+def test_moves_of_the_break_are_the_same_together_and_one_by_one(moves: list[tuple[str, int]]) -> None:
+    """malloc's and the program's own, with changes in between of what is below the break."""
+    events, program_break = [], HEAP.end
+    for what, pages in moves:
+        below = program_break - (pages % 4 + 1) * PAGE
+        match what:
+            case "malloc" | "sbrk":
+                program_break = HEAP.end + pages * PAGE
+                events.append(an_event(Syscall.BRK, program_break, inside=what == "malloc"))
+            case "mmap":
+                arguments = (below, PAGE, _READ_WRITE, _PRIVATE_ANONYMOUS)
+                events.append(an_event(Syscall.MMAP, below, *arguments, inside=False))
+            case "munmap":
+                removal = an_event(Syscall.MUNMAP, 0, below, PAGE, inside=False)
+                events.append(replace(removal, at_entry=True))
+    together, one_by_one = followed(), followed()
+    together.apply(events)
+    for event in events:
+        one_by_one.apply([event])
+    found, expected = (list(maps.map_of(PID).ranges()) for maps in (together, one_by_one))
+    assert found == expected
+    assert together.checkpoint(PID, 0, stale=False).program_break == (
+        one_by_one.checkpoint(PID, 0, stale=False).program_break
+    )
 
 
 def test_heap_of_calls_that_were_under_way_at_the_attach():

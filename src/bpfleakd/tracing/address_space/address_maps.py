@@ -79,6 +79,26 @@ class _MappedProcess:
     differing: int = field(default=0, init=False)
     # Whether memory was attributed to an allocator because of a call whose entry was not seen.
     is_unsure: bool = field(default=False, init=False)
+    # The break that the map shows, and the lowest one since: malloc's moves are applied together.
+    mapped_break: int = field(init=False)
+    lowest_break: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.mapped_break = self.lowest_break = self.program_break
+
+    def note_break(self, new_break: int) -> None:
+        """Record that malloc moved the break; `settle_break` must follow, before the map is used."""
+        self.program_break = new_break
+        self.lowest_break = min(self.lowest_break, new_break)
+
+    def settle_break(self) -> None:
+        """Apply malloc's moves of the break since the last call."""
+        if self.mapped_break == self.lowest_break == self.program_break:
+            return
+        before, lowest, after = self.mapped_break, self.lowest_break, self.program_break
+        self.mapped_break = self.lowest_break = after
+        self.map.program_break(before, lowest, Special.ALLOCATOR, 0, 0)
+        self.map.program_break(lowest, after, Special.ALLOCATOR, 0, 0)
 
     def note_heap(self, peak_bytes: int) -> None:
         """Record that this much was live in the heap while the map had its current state."""
@@ -211,6 +231,7 @@ class AddressMaps:
     def apply(self, events: Iterable[AddressSpaceEvent]) -> set[int]:
         """Apply reports; returns the pids that mapped new code from files."""
         mapped_code = set()
+        applied: dict[int, _MappedProcess] = {}
         for event in events:
             process = self._processes.get(event.pid)
             if process is None or event.position < process.position:
@@ -228,18 +249,28 @@ class AddressMaps:
                 if self._take_in(process, event):
                     mapped_code.add(event.pid)
             except Exception:
-                # A bug of bpfleakd, or a trick of the process: its map is repaired, and the others continue.
-                if not process.broken:
-                    log.exception("space.broken", pid=event.pid, syscall=event.syscall)
-                process.broken = True
+                _repair_later(event.pid, process)
             self._budget.charge(event.pid, time.thread_time_ns() - began_ns)
+            applied[event.pid] = process
+        for pid, process in applied.items():
+            try:
+                process.settle_break()
+            except Exception:
+                _repair_later(pid, process)
         return mapped_code
 
     def _take_in(self, process: _MappedProcess, event: AddressSpaceEvent) -> bool:
         """Apply one report; returns whether new code of a file was mapped."""
+        is_allocators = event.inside_allocator
         if event.stack_id and self._is_allocators(process, event):
-            event = replace(event, inside_allocator=True)
+            is_allocators = True
             process.is_unsure |= _gives_memory(process, event)
+        if is_allocators and event.syscall == Syscall.BRK and process.program_break:
+            # A busy malloc moves the break hundreds of times a second, and only the result matters.
+            return _note_break(process, event)
+        process.settle_break()
+        if is_allocators != event.inside_allocator:
+            event = replace(event, inside_allocator=is_allocators)
         return _apply(process, event, self._kind_of_memory(event))
 
     def _kind_of_memory(self, event: AddressSpaceEvent) -> AllocationKind:
@@ -313,9 +344,16 @@ class AddressMaps:
         return process.differing > _DIFFERING_MAX
 
 
+def _repair_later(pid: int, process: _MappedProcess) -> None:
+    """After a bug of bpfleakd, or a trick of the process, its map is repaired, and the others continue."""
+    if not process.broken:
+        log.exception("space.broken", pid=pid)
+    process.broken = True
+
+
 def _gives_memory(process: _MappedProcess, event: AddressSpaceEvent) -> bool:
     """Whether the process gains memory by an event. free may return some, also by brk."""
-    if event.syscall is Syscall.BRK:
+    if event.syscall == Syscall.BRK:
         return event.result > process.program_break
     return event.syscall in (Syscall.MMAP, Syscall.MREMAP)
 
@@ -373,13 +411,22 @@ def _is_impossible(event: AddressSpaceEvent) -> bool:
     return start + length > _ADDRESSES
 
 
+def _note_break(process: _MappedProcess, event: AddressSpaceEvent) -> bool:
+    if event.result >= 0:
+        if _is_impossible(event):
+            process.broken = True
+        else:
+            process.note_break(event.result)
+    return False
+
+
 def _move_break(process: _MappedProcess, event: AddressSpaceEvent) -> None:
     new_break = event.result
     # brk(0) returns the current break; a refused call returns the old one.
     if process.program_break and new_break != process.program_break:
         owner = _owner(event, AllocationKind.MMAP)
         process.map.program_break(process.program_break, new_break, owner, event.time_ns, event.tid)
-    process.program_break = new_break
+    process.program_break = process.mapped_break = process.lowest_break = new_break
 
 
 def _owner_of_mapping(event: AddressSpaceEvent, memory_kind: AllocationKind) -> Owner:
