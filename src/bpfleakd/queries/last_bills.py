@@ -2,14 +2,14 @@
 
 The memory of a process that is being killed cannot be read, so the last earlier bill is used. A bill is made
 when the anonymous memory has changed by a tenth since the last one, within a small share of the time; so a
-growing process gets a few, ever more rarely. A process that has grown by half, since its last bill or since
-it was first seen, gets another at once, as long as a reserve for that lasts: it may be killed before the next
-regular one. The reason for a missing bill is stored as well.
+growing process gets a few, ever more rarely. One that has grown by half since it was first seen gets its
+first bill at once, and one that has grown by half since its last bill gets another, if the memory that is
+left may not last until the next regular one: as long as a reserve for that lasts. The reason for a missing
+bill is stored as well.
 """
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import TypeVar
@@ -27,6 +27,8 @@ log = structlog.get_logger()
 
 _CHANGE = 0.1
 _GROWN = 1.5
+# A process may grow that many times as fast as since its last bill.
+_FASTER = 8
 # A smaller process is not killed for lack of memory.
 _BYTES_MIN = 4 << 20
 _KEPT_MAX = 256
@@ -48,11 +50,17 @@ class Bill(Struct, frozen=True):
 
 
 class LastBills:
-    """The last bill of each process, of at most 256; making them takes `share` (0 to 1) of the time."""
+    """The last bill of each process, of at most 256; making them takes `share` (0 to 1) of the time.
 
-    def __init__(self, share: float, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+    `room_of` returns how many bytes are left for a process.
+    """
+
+    def __init__(
+        self, share: float, clock_ns: Callable[[], int], room_of: Callable[[ProcessId], int]
+    ) -> None:
         self._share = share
         self._clock_ns = clock_ns
+        self._room_of = room_of
         self._due_ns = 0
         self._reserve_ns = _RESERVE_NS
         self._reserve_at_ns = clock_ns()
@@ -74,10 +82,7 @@ class LastBills:
         if anonymous_bytes < _BYTES_MIN or abs(anonymous_bytes - before_bytes) < _CHANGE * before_bytes:
             return
         began_ns = self._clock_ns()
-        if began_ns < self._due_ns and not (
-            anonymous_bytes >= _GROWN * (before_bytes or self._first_bytes[process])
-            and self._has_reserve(began_ns)
-        ):
+        if began_ns < self._due_ns and not self._is_urgent(process, anonymous_bytes, known, began_ns):
             _keep(self._missing, process, "bills had used up the time that they may take", _KEPT_MAX)
             return
         try:
@@ -109,6 +114,17 @@ class LastBills:
         self._first_bytes.pop(process, None)
         self._missing.pop(process, None)
         return self._bills.pop(process, None)
+
+    def _is_urgent(self, process: ProcessId, anonymous_bytes: int, known: Bill | None, now_ns: int) -> bool:
+        """Whether a process gets a bill before it is due."""
+        before_bytes = self._first_bytes[process] if known is None else known.anonymous_bytes
+        if anonymous_bytes < _GROWN * before_bytes or not self._has_reserve(now_ns):
+            return False
+        if known is None:
+            return True
+        gained_bytes, passed_ns = anonymous_bytes - before_bytes, max(1, now_ns - known.at_ns)
+        until_due_bytes = gained_bytes * (self._due_ns - now_ns) // passed_ns
+        return _FASTER * until_due_bytes >= self._room_of(process)
 
     def _has_reserve(self, now_ns: int) -> bool:
         come_back_ns = round((now_ns - self._reserve_at_ns) * self._share * _RESERVE_SHARES)

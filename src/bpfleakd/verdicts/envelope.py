@@ -117,8 +117,8 @@ def values_at(curve: Matrix, ends_s: Row, times_s: Matrix, *, from_zero: bool) -
     """
     after = np.minimum(np.searchsorted(ends_s, times_s, side="left"), len(ends_s) - 1)
     starts_s = np.concatenate([[0.0], ends_s[:-1]])
-    later = np.take_along_axis(curve, after, axis=0)
-    earlier = np.take_along_axis(curve, np.maximum(after - 1, 0), axis=0)
+    sites = np.arange(curve.shape[1])
+    later, earlier = curve[after, sites], curve[np.maximum(after - 1, 0), sites]
     if from_zero:
         earlier = np.where(after > 0, earlier, 0.0)
     part = np.clip((times_s - starts_s[after]) / np.maximum(ends_s - starts_s, 1e-9)[after], 0.0, 1.0)

@@ -14,12 +14,13 @@ SHOP = ProcessId(4711, 8_009)
 
 
 class World:
-    """A clock, bills that take 10 ms each, and how many there were."""
+    """A clock, bills that take 10 ms each, how many there were, and how much memory is left."""
 
     def __init__(self) -> None:
         self.now_ns = 0
         self.made = 0
-        self.bills = LastBills(0.01, lambda: self.now_ns)
+        self.room = 0
+        self.bills = LastBills(0.01, lambda: self.now_ns, lambda _process: self.room)
 
     def note(self, anonymous_bytes: int, process: ProcessId = SHOP, *, pause_ns: int = 500_000_000) -> None:
         self.now_ns += pause_ns
@@ -57,6 +58,18 @@ def test_a_process_that_has_grown_by_half_gets_a_bill_at_once():
     world = World()
     for size in (40, 60, 40, 60, 40, 60, 90):
         world.note(size * MIB, pause_ns=1_000_000)
+    assert world.made == 3
+
+
+def test_a_process_far_from_its_limit_waits_for_its_turn():
+    """One that gains 20 MiB in 0.1 s may use up less than 1.6 GiB in the second until it is due."""
+    for room_mib, made in ((1_700, 1), (1_300, 2)):
+        world = World()
+        world.room = room_mib * MIB
+        world.note(40 * MIB)
+        world.note(60 * MIB, pause_ns=90_000_000)
+        assert world.made == made
+    world.note(90 * MIB, pause_ns=2_000_000_000)
     assert world.made == 3
 
 

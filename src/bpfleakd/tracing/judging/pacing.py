@@ -16,7 +16,7 @@ _PAUSE_OF_OBSERVED = 1 / 24
 _LONGEST_PAUSE_NS = 30 * _NS_PER_S
 _PAUSE_WHEN_ASKED_NS = _NS_PER_S
 # The share of processor time for verdicts without a request, and for requested ones.
-_SHARE = 0.008
+_SHARE = 0.005
 _SHARE_WHEN_ASKED = 0.05
 # A million blocks take 0.8 s, and a call site as much as 15 blocks. If that is too long, a request gets the
 # last verdict unless it is old, and the next tick computes a new one.
