@@ -27,8 +27,8 @@ log = structlog.get_logger()
 
 _CHANGE = 0.1
 _GROWN = 1.5
-# A process may grow that many times as fast as since its last bill.
-_FASTER = 8
+# A process may grow twice as fast as since its last bill.
+_FASTER = 2
 # A smaller process is not killed for lack of memory.
 _BYTES_MIN = 4 << 20
 _KEPT_MAX = 256

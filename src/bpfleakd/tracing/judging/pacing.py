@@ -16,8 +16,10 @@ _PAUSE_OF_OBSERVED = 1 / 24
 _LONGEST_PAUSE_NS = 30 * _NS_PER_S
 _PAUSE_WHEN_ASKED_NS = _NS_PER_S
 # The share of processor time for verdicts without a request, and for requested ones.
-_SHARE = 0.005
+_SHARE = 0.008
 _SHARE_WHEN_ASKED = 0.05
+# One process takes less, up to the longest pause, unless a new leak is to be confirmed.
+_SHARE_OF_ONE = 0.002
 # A million blocks take 0.8 s, and a call site as much as 15 blocks. If that is too long, a request gets the
 # last verdict unless it is old, and the next tick computes a new one.
 _BLOCKS_WAITED_FOR = 300_000
@@ -34,15 +36,15 @@ class VerdictPacing:
         self._spent_ns = spent_ns
         self._began_ns = self._began_spent_ns = 0
         self._took_ns = 0
-        self._is_wanted = False
+        self._is_wanted = self._is_unconfirmed = False
 
     def begin(self, now_ns: int) -> None:
         """Record the beginning of an evaluation."""
         self._began_ns, self._began_spent_ns, self._is_wanted = now_ns, self._spent_ns(), False
 
-    def end(self) -> None:
-        """Record the end of an evaluation."""
-        self._took_ns = self._spent_ns() - self._began_spent_ns
+    def end(self, *, is_unconfirmed: bool = False) -> None:
+        """Record the end of an evaluation, and whether it found a leak that the next one is to confirm."""
+        self._took_ns, self._is_unconfirmed = self._spent_ns() - self._began_spent_ns, is_unconfirmed
 
     def is_due(self, now_ns: int, began_ns: int, *, processes: int = 1, asked: bool = False) -> bool:
         """Whether the next evaluation is due, for one of `processes` processes, observed since `began_ns`.
@@ -51,7 +53,9 @@ class VerdictPacing:
         a leak for the first time: earlier evaluations of many blocks must not delay that one.
         """
         asked = asked or self._is_wanted or self._began_ns < began_ns + self._first_leak_ns <= now_ns
-        busy_ns = round(self._took_ns * processes / (_SHARE_WHEN_ASKED if asked else _SHARE))
+        busy_ns = self._took_ns * processes / (_SHARE_WHEN_ASKED if asked else _SHARE)
+        if not asked and not self._is_unconfirmed:
+            busy_ns = max(busy_ns, min(self._took_ns / _SHARE_OF_ONE, _LONGEST_PAUSE_NS))
         aged_ns = min(round((now_ns - began_ns) * _PAUSE_OF_OBSERVED), _LONGEST_PAUSE_NS)
         pause_ns = _PAUSE_WHEN_ASKED_NS if asked else max(_PAUSE_NS, aged_ns)
         return now_ns - self._began_ns >= max(pause_ns, busy_ns)

@@ -2,7 +2,7 @@
 
 Rules:
   - Verdicts are not computed at every tick, but every few seconds; less often after a long observation, and
-    if that takes long (`_SHARE` of the time, for all processes). Requests meanwhile get the last verdict.
+    if that takes long (pacing.py). Requests meanwhile get the last verdict.
   - All are judged together, but only those whose verdict may have changed are measured again.
   - Only sites with live blocks are measured. The others freed all blocks, which decides their verdict.
   - A leak is announced once, when two verdicts in a row say so.
@@ -195,8 +195,9 @@ class SiteVerdicts:
         summed[: len(rows)] = 0
         self._latest = _Evaluation(began_ns, found, positions, leads, are_joint, summed)
         self._settle_leaks(table, rows)
-        self._pacing.end()
-        return self._announce(rows)
+        new = self._announce(rows)
+        self._pacing.end(is_unconfirmed=not self._leaking <= self._announced)
+        return new
 
     def go_on_with(self, leaks: Mapping[KnownSite, SeenLeak]) -> None:
         """Set the leaks of an earlier window."""

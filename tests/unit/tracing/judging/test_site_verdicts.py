@@ -139,6 +139,27 @@ def test_they_are_computed_every_few_seconds(world: World) -> None:
         assert is_due(after_s, observed_s=1_500, processes=10) == due
 
 
+def test_one_process_takes_a_small_share_except_to_confirm_a_leak(world: World) -> None:
+    """An evaluation takes 40 ms: 0.8% of 5 s, 0.2% of 20 s."""
+
+    def due_s() -> int:
+        now_ns = world.clock.now_ns
+        return next(s for s in range(99) if world.verdicts.is_due(now_ns + s * NS_PER_S, world.began_ns))
+
+    def compute() -> list[int]:
+        def blocks() -> Iterator[np.ndarray]:
+            world.spent.now_ns += 40_000_000
+            yield from world.blocks()
+
+        return world.verdicts.compute(world.table, blocks(), world.clock)
+
+    found = []
+    for seconds in (10, 60, 10, 10):
+        world.go_on(seconds)
+        found.append((compute(), due_s()))
+    assert found == [([], 20), ([], 5), ([0], 20), ([], 20)]
+
+
 def test_they_are_computed_as_soon_as_there_may_be_a_leak(world: World) -> None:
     """An expensive evaluation after 40 s delays the next by two minutes, but not the first that counts."""
 
