@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import shutil
 import socket
@@ -34,7 +35,7 @@ _CACHE = Path(__file__).parents[1] / "build" / "bench" / "cache"
 _START_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 20.0
 _CALM_TIMEOUT_S = 15.0
-_CALM_SHARE = 0.05
+_CALM_SHARE = 0.01
 
 
 def ended_with_us(*command: object) -> list[str]:
@@ -200,6 +201,21 @@ class RunningDaemon:
     def cpu_ns(self) -> int:
         """The processor time so far of the daemon and its children."""
         return sum(_cpu_ns_of_tree(self.pid).values())
+
+    @contextlib.contextmanager
+    def at_idle_priority(self) -> Iterator[None]:
+        """Schedule it and its children as CPUSchedulingPolicy=idle of systemd would, until the block ends."""
+        self._schedule(os.SCHED_IDLE)
+        try:
+            yield
+        finally:
+            self._schedule(os.SCHED_OTHER)
+
+    def _schedule(self, policy: int) -> None:
+        for pid in _cpu_ns_of_tree(self.pid):
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                with contextlib.suppress(ProcessLookupError):
+                    os.sched_setscheduler(int(task.name), policy, os.sched_param(0))
 
     def resident_mb(self) -> dict[str, float]:
         """Resident memory in MB (2^20): VmRSS, RssAnon, and VmHWM, the peak of VmRSS."""
