@@ -5,6 +5,7 @@ It raises an error from the daemon as the same class as in the daemon.
 
 from __future__ import annotations
 
+import contextlib
 import grp
 import http.client
 import socket
@@ -256,7 +257,9 @@ class DaemonClient:
     def _exchange(self, method: str, target: str, timeout_s: float) -> tuple[int, bytes]:
         connection = _UnixConnection(self._path, timeout_s)
         try:
-            connection.request(method, target)
+            # A daemon that refuses a connection answers and closes it before it reads the request.
+            with contextlib.suppress(BrokenPipeError):
+                connection.request(method, target)
             response = connection.getresponse()
             return response.status, response.read()
         except (FileNotFoundError, NotADirectoryError) as error:

@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import os
+import select
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from bpfleakd import errors
+from bpfleakd.api import client
 from bpfleakd.api.admission import PEER_CONNECTIONS_MAX, Admission, has_room, peer_key
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.api.connection import Deadlines
@@ -140,6 +142,24 @@ def test_one_user_gets_so_many_connections(path):
 
 def test_a_refused_client_gets_the_reason(path):
     """bpfleakctl reports too many connections, and not a missing daemon."""
+    with running(FakeService(stats=some_stats()), path), contextlib.ExitStack() as opened:
+        for _ in range(PEER_CONNECTIONS_MAX):
+            opened.enter_context(socket.socket(socket.AF_UNIX)).connect(str(path))
+        with pytest.raises(errors.DaemonUnreachable, match="reached its connection limit"):
+            DaemonClient(path).stats()
+
+
+def test_a_refused_client_gets_the_reason_though_the_connection_is_closed(path, monkeypatch):
+    """The daemon may close it before the client sends anything."""
+    connect = client._UnixConnection.connect
+
+    def until_closed(connection):
+        connect(connection)
+        poll = select.poll()
+        poll.register(connection.sock, select.POLLHUP)
+        assert poll.poll(60_000)
+
+    monkeypatch.setattr(client._UnixConnection, "connect", until_closed)
     with running(FakeService(stats=some_stats()), path), contextlib.ExitStack() as opened:
         for _ in range(PEER_CONNECTIONS_MAX):
             opened.enter_context(socket.socket(socket.AF_UNIX)).connect(str(path))
