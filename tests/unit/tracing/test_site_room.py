@@ -126,7 +126,11 @@ def test_verdicts_of_a_row_are_not_those_of_its_next_site(scene: Scene):
 
     scene.free(range(1, 2))
     scene.use(range(2, 801))
-    scene.go_on(40)
+    # On a busy machine, the next evaluation comes late.
+    for _ in range(600):
+        scene.go_on(1)
+        if not scene.sites:
+            break
     assert scene.sites == set()
     scene.use(range(901, 1_701), live=True)
     scene.go_on(1)
