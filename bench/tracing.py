@@ -35,7 +35,7 @@ _CACHE = Path(__file__).parents[1] / "build" / "bench" / "cache"
 _START_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 20.0
 _CALM_TIMEOUT_S = 15.0
-_CALM_SHARE = 0.01
+_CALM_SHARE = 0.02
 
 
 def ended_with_us(*command: object) -> list[str]:
