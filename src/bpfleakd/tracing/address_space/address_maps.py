@@ -249,14 +249,14 @@ class AddressMaps:
                 if self._take_in(process, event):
                     mapped_code.add(event.pid)
             except Exception:
-                _repair_later(event.pid, process)
+                _repair_later(event.pid, process, event.syscall)
             self._budget.charge(event.pid, time.thread_time_ns() - began_ns)
             applied[event.pid] = process
         for pid, process in applied.items():
             try:
                 process.settle_break()
             except Exception:
-                _repair_later(pid, process)
+                _repair_later(pid, process, Syscall.BRK)
         return mapped_code
 
     def _take_in(self, process: _MappedProcess, event: AddressSpaceEvent) -> bool:
@@ -265,10 +265,8 @@ class AddressMaps:
         if event.stack_id and self._is_allocators(process, event):
             is_allocators = True
             process.is_unsure |= _gives_memory(process, event)
-        if is_allocators and event.syscall == Syscall.BRK and process.program_break:
-            # A busy malloc moves the break hundreds of times a second, and only the result matters.
-            return _note_break(process, event)
-        process.settle_break()
+        if not is_allocators or event.syscall != Syscall.BRK:
+            process.settle_break()
         if is_allocators != event.inside_allocator:
             event = replace(event, inside_allocator=is_allocators)
         return _apply(process, event, self._kind_of_memory(event))
@@ -344,10 +342,10 @@ class AddressMaps:
         return process.differing > _DIFFERING_MAX
 
 
-def _repair_later(pid: int, process: _MappedProcess) -> None:
+def _repair_later(pid: int, process: _MappedProcess, syscall: int) -> None:
     """After a bug of bpfleakd, or a trick of the process, its map is repaired, and the others continue."""
     if not process.broken:
-        log.exception("space.broken", pid=pid)
+        log.exception("space.broken", pid=pid, syscall=syscall)
     process.broken = True
 
 
@@ -411,17 +409,13 @@ def _is_impossible(event: AddressSpaceEvent) -> bool:
     return start + length > _ADDRESSES
 
 
-def _note_break(process: _MappedProcess, event: AddressSpaceEvent) -> bool:
-    if event.result >= 0:
-        if _is_impossible(event):
-            process.broken = True
-        else:
-            process.note_break(event.result)
-    return False
-
-
 def _move_break(process: _MappedProcess, event: AddressSpaceEvent) -> None:
     new_break = event.result
+    if event.inside_allocator and process.program_break:
+        # A busy malloc moves the break hundreds of times a second, and only the result matters.
+        if new_break >= 0:
+            process.note_break(new_break)
+        return
     # brk(0) returns the current break; a refused call returns the old one.
     if process.program_break and new_break != process.program_break:
         owner = _owner(event, AllocationKind.MMAP)
