@@ -140,13 +140,19 @@ def test_one_user_gets_so_many_connections(path):
             assert time.monotonic() < deadline_s
 
 
-def test_a_refused_client_gets_the_reason(path):
-    """bpfleakctl reports too many connections, and not a missing daemon."""
+@contextlib.contextmanager
+def at_the_limit(path: Path) -> Iterator[None]:
+    """A server with as many connections as one user may have."""
     with running(FakeService(stats=some_stats()), path), contextlib.ExitStack() as opened:
         for _ in range(PEER_CONNECTIONS_MAX):
             opened.enter_context(socket.socket(socket.AF_UNIX)).connect(str(path))
-        with pytest.raises(errors.DaemonUnreachable, match="reached its connection limit"):
-            DaemonClient(path).stats()
+        yield
+
+
+def test_a_refused_client_gets_the_reason(path):
+    """bpfleakctl reports too many connections, and not a missing daemon."""
+    with at_the_limit(path), pytest.raises(errors.DaemonUnreachable, match="reached its connection limit"):
+        DaemonClient(path).stats()
 
 
 def test_a_refused_client_gets_the_reason_though_the_connection_is_closed(path, monkeypatch):
@@ -160,11 +166,8 @@ def test_a_refused_client_gets_the_reason_though_the_connection_is_closed(path, 
         assert poll.poll(60_000)
 
     monkeypatch.setattr(client._UnixConnection, "connect", until_closed)
-    with running(FakeService(stats=some_stats()), path), contextlib.ExitStack() as opened:
-        for _ in range(PEER_CONNECTIONS_MAX):
-            opened.enter_context(socket.socket(socket.AF_UNIX)).connect(str(path))
-        with pytest.raises(errors.DaemonUnreachable, match="reached its connection limit"):
-            DaemonClient(path).stats()
+    with at_the_limit(path), pytest.raises(errors.DaemonUnreachable, match="reached its connection limit"):
+        DaemonClient(path).stats()
 
 
 def test_an_answer_that_nobody_reads_is_dropped(path):
