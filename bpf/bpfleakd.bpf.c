@@ -7,9 +7,8 @@
  *    heap_release             functions that free, next to a session: entry only
  *    heap_entry, heap_exit    the same as two programs (uprobe multi, perf events)
  *    sampled_probe            probes of a sampler inside the process: entry only
- *    shared_entry, _exit, _probe
- *                             heap_entry, heap_exit and sampled_probe for perf events that many processes share,
- *                             next to the other methods
+ *    shared_entry, _exit      heap_entry and heap_exit for perf events that many processes share, next to the other
+ *                             methods
  *    syscall_enter, _exit     calls that change address spaces, open or close descriptors: at the kernel's functions
  *                             (kprobe multi, Linux 6.14), or syscall tracepoints
  *    *_continue               continue a walk that needs several programs (before Linux 6.9)
@@ -188,11 +187,6 @@ int shared_entry(struct pt_regs *ctx)
 int shared_exit(struct pt_regs *ctx)
 {
 	return shared_may_run(ctx) ? leave(ctx) : 0;
-}
-
-int shared_probe(struct pt_regs *ctx)
-{
-	return shared_may_run(ctx) ? enter_probe(ctx) : 0;
 }
 #endif
 

@@ -121,9 +121,9 @@ def _entry_and_exit(prefix: str, attach_type: AttachType) -> tuple[Program, Prog
     )
 
 
-def _of_sampler(attach_type: AttachType, prefix: str = "sampled") -> Program:
+def _of_sampler(attach_type: AttachType) -> Program:
     # Never in a session: at these probes, the word at the stack pointer is not a return address.
-    return Program(f"{prefix}_probe", ProgramType.KPROBE, attach_type, covered=Covered.SAMPLED)
+    return Program("sampled_probe", ProgramType.KPROBE, attach_type, covered=Covered.SAMPLED)
 
 
 _UPROBE_PROGRAMS = {
@@ -139,10 +139,7 @@ _UPROBE_PROGRAMS = {
     AttachMethod.PERF: (*_entry_and_exit("heap", AttachType.NONE), _of_sampler(AttachType.NONE)),
 }
 
-_SHARED_PROGRAMS = (
-    *_entry_and_exit("shared", AttachType.NONE),
-    _of_sampler(AttachType.NONE, "shared"),
-)
+_SHARED_PROGRAMS = _entry_and_exit("shared", AttachType.NONE)
 
 # The ends of threads and execs, the same for every method.
 LIFE_PROGRAMS = (
@@ -239,9 +236,9 @@ def lasting_programs(
 
 
 def shared_programs_of(method: AttachMethod, walker: WalkerKind) -> tuple[Program, ...]:
-    """The programs for shared perf events (probes/shared.py): entry, return, and a sampler's probes.
+    """The programs for shared perf events (probes/shared.py): entry and return, in this order.
 
-    Empty if none are shared.
+    With AttachMethod.PERF, also that of a sampler's probes. Empty if none are shared.
 
     Perf events take programs without an attach type, as the method of this name uses anyway. Programs that
     continue by tail calls have the method's attach type, because the kernel requires the same type for all.

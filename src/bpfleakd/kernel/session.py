@@ -165,7 +165,7 @@ class KernelSession:
         if shared:
             fds = [self._program_fds[program.function] for program in shared]
             group = group_of(self.pins.directory.parent)
-            programs = dict(zip(SharedKind, fds, strict=True))
+            programs = dict(zip(SharedKind, fds, strict=False))
             self._shared = SharedProbes(programs, group, self.pins.directory / "shared")
         for program in LIFE_PROGRAMS:
             link = self.pins.link(program.function)

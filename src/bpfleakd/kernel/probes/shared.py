@@ -53,7 +53,7 @@ class SharedKind(StrEnum):
     ENTRY = "e"
     RETURN = "r"
     STATIC = "s"
-    """A static probe of a sampler inside the process."""
+    """A static probe of a sampler inside the process, with AttachMethod.PERF."""
 
 
 class SharedPoint(Struct, frozen=True):

@@ -118,15 +118,30 @@ def test_returns_and_frees_come_first(owned) -> None:
     ]
 
 
-def test_the_probes_of_a_sampler_are_shared_in_the_same_way(owned) -> None:
-    """With their semaphores, frees first: each further link would be looked at in all processes' events."""
-    shared = Shared()
-    linker = linker_of(shared)
-    for pid in (FIRST, SECOND):
+def link_sampled(linker: Linker, *pids: int) -> None:
+    for pid in pids:
         for link in linker.link_sampled("/usr/lib/libbpfleak.so", SAMPLED_POINTS, pid, 0, FILE):
             os.close(link)
 
-    assert [offsets for _program, offsets, _at_return in owned] == [{0x40, 0x50}]
+
+@pytest.mark.parametrize("method", [AttachMethod.SESSION, AttachMethod.MULTI])
+def test_the_probes_of_a_sampler_are_not_shared(owned, method: AttachMethod) -> None:
+    """A perf event of a process would cost it more, at each of its context switches."""
+    shared = Shared()
+    link_sampled(linker_of(shared, method), FIRST, SECOND)
+
+    assert [offsets for _program, offsets, _at_return in owned] == [{0x40, 0x50}, {0x40, 0x50}]
+    assert shared.linked == []
+
+
+def test_perf_events_of_a_sampler_are_shared(owned, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With their semaphores, frees first: each process would have perf events anyway."""
+    monkeypatch.setattr(bpf, "open_uprobe_event", lambda *_: os.memfd_create("event"))
+    monkeypatch.setattr(bpf, "link_perf_event", lambda _program, event, _cookie: event)
+    shared = Shared()
+    link_sampled(linker_of(shared, AttachMethod.PERF), FIRST, SECOND)
+
+    assert owned == []
     assert shared.linked == [(FILE, SECOND)]
     assert [(p.offset, p.kind, p.semaphore) for p in shared.points] == [
         (0x50, SharedKind.STATIC, 0x102),
