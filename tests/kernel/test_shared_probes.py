@@ -23,9 +23,14 @@ def tracing_events(tracer) -> list[str]:
     return [line for line in defined if line[2:].startswith(f"{group}/")]
 
 
-def sampler_events(tracer) -> list[str]:
-    """Those of static probes."""
-    return [event for event in tracing_events(tracer) if re.search(r"_s[0-9a-f]+ ", event)]
+def expect_sampler_events(tracer, *, are_shared: bool) -> None:
+    """Those of static probes, with their semaphores; none if processes do not share them."""
+    events = [event for event in tracing_events(tracer) if re.search(r"_s[0-9a-f]+ ", event)]
+    if are_shared:
+        assert len(events) >= 2
+        assert all(re.search(r":0x[0-9a-f]+\(0x[0-9a-f]+\)", event) for event in events)
+    else:
+        assert events == []
 
 
 @pytest.fixture(params=["session", "multi", "perf"])
@@ -71,12 +76,7 @@ def test_several_processes_with_a_sampler_inside(tracer, workload):
     programs = [workload("announcing") for _ in range(3)]
     for program in programs:
         tracer.attach(program.pid)
-    events = sampler_events(tracer)
-    if tracer.configuration["attach_method"] == "perf":
-        assert len(events) >= 2
-        assert all(re.search(r":0x[0-9a-f]+\(0x[0-9a-f]+\)", event) for event in events)
-    else:
-        assert events == []
+    expect_sampler_events(tracer, are_shared=tracer.configuration["attach_method"] == "perf")
 
     ledgers = [program.step(100 * number) for number, program in enumerate(programs, 1)]
 
@@ -141,9 +141,9 @@ def test_the_next_daemon_takes_over_the_probes_of_several_samplers(daemon, workl
 
     expect_all(programs)
     assert [tracer.process(program.pid)["adopted_count"] for program in programs] == [1, 1, 1]
-    assert (len(sampler_events(tracer)) >= 2) == (method == "perf")
+    expect_sampler_events(tracer, are_shared=method == "perf")
 
-    # With perf events: one that shares; then the first, which has links of its own.
+    # The first always has links of its own; the second shares its probes if they are perf events.
     for leaving in (programs[1], programs[0]):
         programs.remove(leaving)
         tracer.detach(leaving.pid)

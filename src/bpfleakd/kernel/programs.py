@@ -236,7 +236,7 @@ def lasting_programs(
 
 
 def shared_programs_of(method: AttachMethod, walker: WalkerKind) -> tuple[Program, ...]:
-    """The programs for shared perf events (probes/shared.py): entry and return, in this order.
+    """The programs for shared perf events (probes/shared.py): entry and return.
 
     With AttachMethod.PERF, also that of a sampler's probes. Empty if none are shared.
 

@@ -22,6 +22,8 @@ from bpfleakd.kernel.programs import (
     DESCRIPTOR_CALLS,
     LIFE_PROGRAMS,
     SPACE_CALLS,
+    Covered,
+    Program,
     lasting_programs,
     shared_programs_of,
 )
@@ -163,9 +165,8 @@ class KernelSession:
             self._program_fds[program.function] = bpf.object_get(self.pins.directory / program.function)
         shared = shared_programs_of(self.method, self.walker)
         if shared:
-            fds = [self._program_fds[program.function] for program in shared]
             group = group_of(self.pins.directory.parent)
-            programs = dict(zip(SharedKind, fds, strict=False))
+            programs = {_shared_kind(program): self._program_fds[program.function] for program in shared}
             self._shared = SharedProbes(programs, group, self.pins.directory / "shared")
         for program in LIFE_PROGRAMS:
             link = self.pins.link(program.function)
@@ -176,6 +177,12 @@ class KernelSession:
             self._life_links.append(link)
         self._space_links.adopt()
         self._descriptor_links.adopt()
+
+
+def _shared_kind(program: Program) -> SharedKind:
+    if program.covered is Covered.SAMPLED:
+        return SharedKind.STATIC
+    return SharedKind.RETURN if program.at_return else SharedKind.ENTRY
 
 
 def _remove_others(directory: Path, ours: PinnedSet, left_behind: Callable[[ProcessPins], None]) -> None:

@@ -5,9 +5,8 @@ breakpoints: the kernel filters by pid.
 
 The first process of a file gets its own links, by the best method; those attached while it is traced share
 probes (shared.py), since further links would make the calls of all of them more expensive. The probes of a
-sampler inside are shared only by AttachMethod.PERF: they are hit rarely, and a perf event of a process costs
-it more, about a microsecond at each context switch, even if it is disabled (perf_event_context_sched_in in
-kernel/events/core.c).
+sampler inside are hit rarely, so only AttachMethod.PERF shares them: a perf event, even a disabled one, costs
+its process about a microsecond at each context switch (perf_event_context_sched_in in kernel/events/core.c).
 """
 
 from __future__ import annotations
@@ -124,9 +123,8 @@ class Linker:
         ordered = sorted(
             points, key=lambda point: (point.role is not FunctionRole.SAMPLED_FREE, point.offset)
         )
-        links = None
-        if self.method is AttachMethod.PERF:
-            links = self._link_shared(file, path, _shared_static_points(ordered), pid)
+        shares = self.method is AttachMethod.PERF
+        links = self._link_shared(file, path, _shared_static_points(ordered), pid) if shares else None
         if links is None:
             links = self._link_own_sampled(path, ordered, pid, slot)
             self._own(file, pid)

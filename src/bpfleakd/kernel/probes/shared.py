@@ -48,7 +48,7 @@ _SWEEP_S = 0.05
 
 
 class SharedKind(StrEnum):
-    """Where a program runs, in the order of `shared_programs_of`; a letter for the names of events."""
+    """Where a program runs; a letter for the names of events."""
 
     ENTRY = "e"
     RETURN = "r"
