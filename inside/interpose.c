@@ -4,7 +4,7 @@
  *
  * A call counts down and continues in the next allocator. Only a block with a mark (sampler.h) gets more attention,
  * and only while a tracer listens: the sampler allocates it at an address that free can recognise (marks.h), and
- * announces it and its end by probes. The block still belongs to the program's allocator, and all functions of that
+ * announces it and its end (probes.h). The block still belongs to the program's allocator, and all functions of that
  * allocator work on it.
  *
  * Rules:
@@ -24,8 +24,8 @@
 
 #include "marks.h"
 #include "next.h"
+#include "probes.h"
 #include "sampler.h"
-#include "usdt.h"
 
 #define EXPORT __attribute__((visibility("default")))
 #define SELDOM __attribute__((noinline, cold))
@@ -48,9 +48,6 @@
  */
 #define LEAST_BYTES 1040
 
-PROBE_SEMAPHORE(otel_memory_alloc);
-PROBE_SEMAPHORE(otel_memory_free);
-
 /*
  * The library's state in this process, for tracers to read. 0: not called yet. 1: it samples. 2: the program uses
  * another malloc, or its allocator's functions belong to several allocators.
@@ -60,7 +57,7 @@ EXPORT volatile uint32_t bpfleak_inside_state = STATE_UNUSED;
 
 static inline bool is_listened_to(void)
 {
-	return otel_memory_alloc_semaphore && next.can_align;
+	return next.can_align && are_blocks_wanted();
 }
 
 /* Keeps the caller's frame, and so its name, on the stack while the callee runs. */
@@ -82,9 +79,8 @@ static inline bool is_ours(void *block)
 
 static SELDOM void announce(void *block, size_t size)
 {
-	if (!set_mark(block))
-		return;
-	PROBE3(otel_memory, alloc, block, size, weighted_bytes(size));
+	if (set_mark(block))
+		announce_block(block, size, weighted_bytes(size));
 }
 
 /* Announces the end of a block if it is sampled. */
@@ -92,8 +88,7 @@ static SELDOM bool announce_end(void *block)
 {
 	if (!take_mark(block))
 		return false;
-	if (otel_memory_free_semaphore)
-		PROBE1(otel_memory, free, block);
+	announce_block_end(block);
 	return true;
 }
 

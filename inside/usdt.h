@@ -2,20 +2,18 @@
 /*
  * User-space probes in the format of SystemTap's sys/sdt.h, version 3 (.note.stapsdt), which every tracer finds.
  *
- * The probes and their arguments are the convention `otel_memory` (opentelemetry-ebpf-profiler, design-docs/00003):
- *
- * 	alloc(void *ptr, uint64_t size, uint64_t weighted_bytes) free(void *ptr)
- *
  * A probe is one `nop`, which every kernel emulates. A tracer raises the semaphore named by the note while it is
  * attached.
  */
 #ifndef BPFLEAK_USDT_H
 #define BPFLEAK_USDT_H
 
-#define PROBE_SEMAPHORE(probe) \
-	__attribute__((section(".probes"), visibility("hidden"))) volatile unsigned short probe##_semaphore
+/* A semaphore, or several in an array. */
+#define PROBE_SEMAPHORE(name) \
+	__attribute__((section(".probes"), visibility("hidden"))) volatile unsigned short name
 
-#define PROBE_NOTE_(provider, name, arguments)                                          \
+/* `semaphore` is its symbol, or an expression with the symbol. */
+#define PROBE_NOTE_(provider, name, semaphore, arguments)                               \
 	"990:	nop\n"                                                                  \
 	"	.pushsection .note.stapsdt, \"\", \"note\"\n"                           \
 	"	.balign 4\n"                                                            \
@@ -24,7 +22,7 @@
 	"992:	.balign 4\n"                                                            \
 	"993:	.8byte 990b\n"                                                          \
 	"	.8byte _.stapsdt.base\n"                                                \
-	"	.8byte " #provider "_" #name "_semaphore\n"                             \
+	"	.8byte " #semaphore "\n"                                                \
 	"	.asciz \"" #provider "\"\n"                                             \
 	"	.asciz \"" #name "\"\n"                                                 \
 	"	.asciz \"" arguments "\"\n"                                             \
@@ -39,12 +37,12 @@
 	"	.popsection\n"                                                          \
 	"	.endif\n"
 
-#define PROBE1(provider, name, first) \
-	__asm__ volatile(PROBE_NOTE_(provider, name, "8@%%rdi") : : "D"(first) : "memory")
-#define PROBE3(provider, name, first, second, third)                              \
-	__asm__ volatile(PROBE_NOTE_(provider, name, "8@%%rdi 8@%%rsi 8@%%rdx")   \
-			 :                                                        \
-			 : "D"(first), "S"(second), "d"(third)                    \
+#define PROBE1(provider, name, semaphore, first) \
+	__asm__ volatile(PROBE_NOTE_(provider, name, semaphore, "8@%%rdi") : : "D"(first) : "memory")
+#define PROBE3(provider, name, semaphore, first, second, third)                              \
+	__asm__ volatile(PROBE_NOTE_(provider, name, semaphore, "8@%%rdi 8@%%rsi 8@%%rdx")   \
+			 :                                                                   \
+			 : "D"(first), "S"(second), "d"(third)                               \
 			 : "memory")
 
 #endif

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.static_probes import static_probes
+from bpfleakd.kernel import bpf
 
 from .daemons import ControlFailed, expect_heap_grew
 from .inside_library import library
@@ -29,10 +32,10 @@ def preloaded(preloaded):
     return partial(preloaded, interval_bytes=INTERVAL_BYTES)
 
 
-def semaphores(pid: int, file: Path) -> list[int]:
+def semaphores(pid: int, file: Path, provider: str = "otel_memory") -> list[int]:
     """The current semaphores of a file's probes in a process."""
     with ElfImage.open(file) as image:
-        places = [probe.semaphore_vaddr for probe in static_probes(image, "otel_memory")]
+        places = [probe.semaphore_vaddr for probe in static_probes(image, provider)]
     lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
     base = min(int(line.split("-")[0], 16) for line in lines if line.endswith(f"/{file.name}"))
     with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
@@ -58,18 +61,81 @@ def test_a_sampler_of_any_program_is_understood(tracer, workload):
     assert all(site["truncated"] is None for site in report["sites"])
 
 
+def raised(program) -> tuple[list[int], list[int]]:
+    """The semaphores of the library's probes that processes share, and of those at its places."""
+    return semaphores(program.pid, library()), semaphores(program.pid, library(), "bpfleak")
+
+
+@contextlib.contextmanager
+def hits_of(pid: int, provider: str) -> Iterator[Callable[[], list[int]]]:
+    """How often each of a provider's probes in the library is hit; of the places, those in use."""
+    values = semaphores(pid, library(), provider)
+    with ElfImage.open(library()) as image:
+        events = [
+            bpf.open_uprobe_event(
+                str(library()),
+                image.file_offset_of(probe.vaddr),
+                pid,
+                False,
+                image.file_offset_of(probe.semaphore_vaddr),
+            )
+            for probe, value in zip(static_probes(image, provider), values, strict=True)
+            if value or provider == "otel_memory"
+        ]
+    try:
+        yield lambda: [struct.unpack("Q", os.read(event, 8))[0] for event in events]
+    finally:
+        for event in events:
+            os.close(event)
+
+
 @pytest.mark.parametrize("attach_method", ["session", "multi", "perf"])
 def test_the_semaphores_are_up_while_it_is_traced(daemon, preloaded, attach_method):
     """By every method to attach; down again after the detach."""
     program = preloaded("churn")
     tracer = daemon(attach_method=attach_method)
-    assert semaphores(program.pid, library()) == [0, 0]
+    shared, of_places = raised(program)
+    assert not any(shared + of_places)
 
     tracer.control("attach", program.pid)
-    assert semaphores(program.pid, library()) == [1, 1]
+    shared, of_places = raised(program)
+    assert shared == ([1, 1] if attach_method == "perf" else [0, 0])
+    assert sum(of_places) == 2 - sum(shared), "a probe for blocks and one for their ends"
 
     tracer.detach(program.pid)
-    assert semaphores(program.pid, library()) == [0, 0]
+    shared, of_places = raised(program)
+    assert not any(shared + of_places)
+
+
+def test_each_process_has_a_place_of_its_own(tracer, preloaded):
+    """An event of one does not run through the links of the others; each has its own figures."""
+    programs = [preloaded("sampling", "malloc", STACKS, *SMALL) for _ in range(3)]
+    for program in programs:
+        tracer.attach(program.pid)
+    places = [tuple(raised(program)[1]) for program in programs]
+    assert len(set(places)) == len(programs)
+
+    for rounds, program in enumerate(programs, 1):
+        ledger = program.step(rounds * 300)
+        report = tracer.top_after_tick(program.pid)
+        expect_no_losses(report)
+        process = report["process"]
+        assert abs(process["live_bytes"] - ledger["live_bytes"]) <= FAR * process["live_bytes_stderr"]
+
+
+def test_another_tracer_sees_the_same(tracer, preloaded):
+    """One at the probes of the convention, as of other projects, while a daemon has its place."""
+    program = preloaded("sampling", "malloc", STACKS, *SMALL)
+    tracer.attach(program.pid)
+
+    with hits_of(program.pid, "otel_memory") as of_shared, hits_of(program.pid, "bpfleak") as of_places:
+        program.step(300)
+        program.step(-1)
+        shared, places = of_shared(), of_places()
+
+    assert sorted(shared) == sorted(places)
+    assert len(shared) == 2
+    assert min(shared) > 0
 
 
 @pytest.mark.parametrize(
@@ -147,7 +213,8 @@ def test_who_wants_every_block_gets_it(tracer, preloaded):
 
     report = tracer.top_after_tick(program.pid)
     assert report["process"]["mode"] == "exact"
-    assert semaphores(program.pid, library()) == [0, 0]
+    shared, of_places = raised(program)
+    assert not any(shared + of_places)
     expect_ledger(report, ledger)
 
 

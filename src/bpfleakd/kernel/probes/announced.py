@@ -5,6 +5,9 @@ it. So a probe is accepted only if the file's own code confirms it: it is a `nop
 probe), reached by decoding instructions from a function's beginning according to the call frame information
 or a symbol of that file. It must not have 5 bytes (prologue.py). Its semaphore, which the kernel increments
 in the memory of the process, must be in writable data of the file.
+
+libbpfleak.so has more probes that announce the same, by a provider of its own: a tracer needs one of each
+name (inside/probes.h).
 """
 
 from __future__ import annotations
@@ -21,8 +24,9 @@ from bpfleakd.kernel.probes.operands import packed_operands
 from bpfleakd.kernel.probes.prologue import is_replaced
 
 PROVIDER = "otel_memory"
+PLACES_PROVIDER = "bpfleak"
 ARGUMENT_COUNTS = {"alloc": 3, "free": 1}
-"""The probes that bpfleakd uses, with the number of their arguments."""
+"""The probes of both providers that bpfleakd uses, with the number of their arguments."""
 
 _LONGEST_FUNCTION_BYTES = 64 * 1024
 _LONGEST_INSTRUCTION_BYTES = 15
@@ -33,8 +37,9 @@ Disassemble: TypeAlias = Callable[[bytes, int], Iterable[tuple[int, str]]]
 
 
 class AnnouncedProbe(Struct, frozen=True):
-    """A probe by its name and address; offsets are those of the file, `semaphore` 0 if it has none.
+    """A probe by its full name (PROVIDER:NAME) and address; offsets are those of the file.
 
+    `semaphore` is 0 if it has none.
     `refusal`: why it cannot be probed.
     """
 
@@ -51,18 +56,20 @@ def announced_probes(
     image: ElfImage, starts: Sequence[int], disassemble: Disassemble
 ) -> Iterator[AnnouncedProbe]:
     """The probes of samplers in a file whose functions begin at `starts` (vaddr, sorted). Raises `BadElf`."""
-    for probe in static_probes(image, PROVIDER):
-        if probe.name in ARGUMENT_COUNTS:
-            index = bisect_right(starts, probe.vaddr) - 1
-            start = starts[index] if index >= 0 else None
-            yield _checked(image, probe, is_nop=_is_nop(image, start, probe.vaddr, disassemble))
+    for provider in (PROVIDER, PLACES_PROVIDER):
+        for probe in static_probes(image, provider):
+            if probe.name in ARGUMENT_COUNTS:
+                index = bisect_right(starts, probe.vaddr) - 1
+                start = starts[index] if index >= 0 else None
+                is_nop = _is_nop(image, start, probe.vaddr, disassemble)
+                yield _checked(image, provider, probe, is_nop=is_nop)
 
 
-def _checked(image: ElfImage, probe: StaticProbe, *, is_nop: bool) -> AnnouncedProbe:
+def _checked(image: ElfImage, provider: str, probe: StaticProbe, *, is_nop: bool) -> AnnouncedProbe:
     instruction = image.read(probe.vaddr, 1)
     semaphore = image.file_offset_of(probe.semaphore_vaddr) if probe.semaphore_vaddr else 0
     return AnnouncedProbe(
-        name=probe.name,
+        name=f"{provider}:{probe.name}",
         vaddr=probe.vaddr,
         offset=image.file_offset_of(probe.vaddr) or 0,
         semaphore=semaphore or 0,

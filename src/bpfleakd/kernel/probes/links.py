@@ -113,6 +113,11 @@ class Linker:
             self._own(file, pid)
         return links
 
+    @property
+    def shares_sampled(self) -> bool:
+        """Whether processes share the probes of samplers in the same file."""
+        return self.method is AttachMethod.PERF
+
     def link_sampled(
         self, path: str, points: Sequence[SampledPoint], pid: int, slot: int, file: InodeKey | None = None
     ) -> list[int]:
@@ -123,8 +128,9 @@ class Linker:
         ordered = sorted(
             points, key=lambda point: (point.role is not FunctionRole.SAMPLED_FREE, point.offset)
         )
-        shares = self.method is AttachMethod.PERF
-        links = self._link_shared(file, path, _shared_static_points(ordered), pid) if shares else None
+        links = None
+        if self.shares_sampled:
+            links = self._link_shared(file, path, _shared_static_points(ordered), pid)
         if links is None:
             links = self._link_own_sampled(path, ordered, pid, slot)
             self._own(file, pid)

@@ -22,7 +22,7 @@ from bpfleakd.kernel.probes.points import FunctionProbe, SearchedFile, WantedFun
 from bpfleakd.sandbox.helpers import Helpers
 
 # Increment this whenever the same file gives other points.
-_FORMAT_VERSION = 6
+_FORMAT_VERSION = 7
 
 _KEPT = 64
 _ENTRY_BYTES_MAX = 1 << 20

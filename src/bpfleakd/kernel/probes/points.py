@@ -27,7 +27,7 @@ from bpfleakd.elf.debug_files import minidebug_image
 from bpfleakd.elf.image import EM_X86_64, ElfImage
 from bpfleakd.elf.jump_slots import JumpSlots
 from bpfleakd.elf.symbols import SymbolTable
-from bpfleakd.kernel.probes.announced import PROVIDER, announced_probes
+from bpfleakd.kernel.probes.announced import announced_probes
 from bpfleakd.kernel.probes.pointed import pointed_functions
 from bpfleakd.kernel.probes.prologue import (
     argument_registers,
@@ -185,7 +185,7 @@ def _search(file: SearchedFile, functions: Sequence[WantedFunction]) -> list[Fun
 def _static_probes(image: ElfImage, starts: Sequence[int]) -> Iterator[FunctionProbe]:
     for probe in announced_probes(image, starts, instructions):
         yield FunctionProbe(
-            f"{PROVIDER}:{probe.name}",
+            probe.name,
             probe.offset,
             probe.emulated,
             entry=probe.vaddr,

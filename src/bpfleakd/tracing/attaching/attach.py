@@ -273,7 +273,7 @@ class Attacher:
         attachment = replace(attachment, mappings=code.mappings)
         log_refused(pid, files)
         parts = (part_of(file, is_inside=attachment.is_inside) for file in files)
-        for file in (part for part in parts if part is not None):
+        for file in (self._at_place(part, pid) for part in parts if part is not None):
             number = 1 + max((linked.number for linked in attachment.files), default=0)
             module = file.shown_path
             links: list[int] = []
@@ -356,6 +356,9 @@ class Attacher:
                 raise
         return links
 
+    def _at_place(self, file: ProbedFile, pid: int) -> ProbedFile:
+        return file.at_place(None if self._linker.shares_sampled else self._maps.slot_of(pid))
+
     def _announcements(self, file: ProbedFile, pid: int) -> Iterator[SampledPoint]:
         for probe in file.sampled:
             operands = packed_operands(probe.arguments, ARGUMENT_COUNTS[probe.name])
@@ -375,7 +378,7 @@ class Attacher:
             pins.make()
             self._unwinding.begin(code)
             self._maps.code.begin(pid, code.mappings)
-            for number, file in enumerate(making.files):
+            for number, file in enumerate(self._at_place(file, pid) for file in making.files):
                 to_file = self._link(file, pid)
                 (site_links if file.sites else links).extend(to_file)
                 pins.stage_links(number, to_file)

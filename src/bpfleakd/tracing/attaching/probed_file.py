@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from bpfleakd import errors
 from bpfleakd.kernel.address_space_events import Syscall
-from bpfleakd.kernel.probes.announced import PROVIDER
+from bpfleakd.kernel.probes.announced import PLACES_PROVIDER, PROVIDER
 from bpfleakd.kernel.probes.links import ProbePoint
 from bpfleakd.kernel.probes.points import SITE_AT_ENTRY, SITE_AT_RETURN, FunctionProbe
 from bpfleakd.model.code.probe import NOTICES, FunctionRole, ProbedFunction
@@ -30,10 +30,10 @@ from bpfleakd.process.files.mapped_files import FileKey, OpenedFile
 from bpfleakd.process.files.process_code import CodeFile
 
 _SAMPLED_ROLES = {
-    f"{PROVIDER}:alloc": FunctionRole.SAMPLED_ALLOC,
-    f"{PROVIDER}:free": FunctionRole.SAMPLED_FREE,
+    f"{provider}:{name}": role
+    for provider in (PROVIDER, PLACES_PROVIDER)
+    for name, role in (("alloc", FunctionRole.SAMPLED_ALLOC), ("free", FunctionRole.SAMPLED_FREE))
 }
-
 
 _SITE_ROLES = {
     SITE_AT_ENTRY: FunctionRole.SYSCALL_ENTRY,
@@ -54,7 +54,7 @@ class SamplerProbe(Struct, frozen=True):
     @property
     def name(self) -> str:
         """The probe's name, without its provider's."""
-        return self.shown.function.removeprefix(f"{PROVIDER}:")
+        return self.shown.function.removeprefix(f"{self.shown.allocator}:")
 
     @property
     def role(self) -> FunctionRole:
@@ -112,7 +112,26 @@ class ProbedFile(Struct, frozen=True):
     @property
     def has_sampler(self) -> bool:
         """Whether a sampler in it announces both blocks and their ends."""
-        return {probe.role for probe in self.sampled} == set(_SAMPLED_ROLES.values())
+        return any(map(_is_whole, self._sampled_by_provider))
+
+    def at_place(self, number: int | None) -> ProbedFile:
+        """The file with the probes of its sampler that one process needs.
+
+        If it has many that announce the same, one of each role: processes with different numbers get
+        different ones, because every hit of a probe runs through the links of all processes there. With None,
+        those that all processes share.
+        """
+        shared, places = self._sampled_by_provider
+        if not _is_whole(places) or (number is None and _is_whole(shared)):
+            return replace(self, sampled=shared)
+        by_role = ([probe for probe in places if probe.role is role] for role in _roles(places))
+        return replace(self, sampled=tuple(alike[(number or 0) % len(alike)] for alike in by_role))
+
+    @property
+    def _sampled_by_provider(self) -> tuple[tuple[SamplerProbe, ...], tuple[SamplerProbe, ...]]:
+        """The probes of the convention, and the places of libbpfleak.so."""
+        places = tuple(probe for probe in self.sampled if probe.shown.allocator == PLACES_PROVIDER)
+        return tuple(probe for probe in self.sampled if probe not in places), places
 
     @property
     def probed_code(self) -> list[tuple[int, int]]:
@@ -134,6 +153,15 @@ class ProbedFile(Struct, frozen=True):
     def has_allocator(self) -> bool:
         """Whether it has more than functions of NOTICES."""
         return any(function.role not in NOTICES for function in self.functions)
+
+
+def _roles(probes: Iterable[SamplerProbe]) -> set[FunctionRole]:
+    return {probe.role for probe in probes}
+
+
+def _is_whole(probes: Iterable[SamplerProbe]) -> bool:
+    """Whether probes announce both blocks and their ends."""
+    return _roles(probes) == set(_SAMPLED_ROLES.values())
 
 
 def probed_file(mapped: CodeFile, probes: Sequence[FunctionProbe], *, beside_cxx: bool) -> ProbedFile:
@@ -176,7 +204,12 @@ def probed_file(mapped: CodeFile, probes: Sequence[FunctionProbe], *, beside_cxx
     sampled = tuple(
         SamplerProbe(
             ProbedFunction(
-                PROVIDER, p.function, _SAMPLED_ROLES[p.function], mapping.path, p.offset, p.emulated
+                p.function.split(":")[0],
+                p.function,
+                _SAMPLED_ROLES[p.function],
+                mapping.path,
+                p.offset,
+                p.emulated,
             ),
             p.arguments,
             p.semaphore,

@@ -69,6 +69,12 @@ def test_a_probe_is_found(tmp_path) -> None:
     assert struct.unpack_from("Q", code, probe.semaphore) == (0,)
 
 
+def test_the_places_of_the_library_are_found(tmp_path) -> None:
+    """By their own provider; no other one's."""
+    (probe,) = probes_of(tmp_path, provider="bpfleak")
+    assert (probe.function, probe.refusal) == ("bpfleak:free", "")
+
+
 def test_a_probe_without_a_semaphore_needs_none(tmp_path) -> None:
     """It announces to any breakpoint there."""
     (probe,) = probes_of(tmp_path, semaphore="0")
