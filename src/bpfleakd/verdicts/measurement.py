@@ -230,7 +230,10 @@ class _Measurement:
         return enough
 
     def looks(self) -> Iterator[tuple[Flags, dict[str, NDArray[Any]]]]:
-        """Yield windows from the longest to the shortest: first the envelopes, then the survivors."""
+        """Yield windows from the longest to the shortest: first the envelopes, then the survivors.
+
+        Survivors of shorter windows than those of a leak show nothing.
+        """
         end_s = self._now_s - self._excursion_s
         for halving in range(_WINDOWS):
             yield self._look(end_s - (end_s - self._start_up_s) / 2**halving, end_s)
@@ -240,7 +243,8 @@ class _Measurement:
             for young_share in _YOUNG_SHARES:
                 end_s = np.full(self._sites, self._now_s - _YOUNG_S - young_share * self._now_s)
                 start_s = end_s - (end_s - self._start_up_s) / 2**halving
-                yield self._look_at_survivors(self._survival, start_s, end_s)
+                if (end_s - start_s >= self._leak_after_s).any():
+                    yield self._look_at_survivors(self._survival, start_s, end_s)
 
     def _look(self, start_s: Row, end_s: Row) -> tuple[Flags, dict[str, NDArray[Any]]]:
         grid = self._exposure.grid(start_s, np.maximum(end_s, start_s + 1e-3))

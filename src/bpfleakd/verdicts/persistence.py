@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import fields, replace
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from bpfleakd.verdicts.envelope import Row
@@ -64,7 +64,7 @@ class Persistence(Struct, frozen=True):
 
     def joined(self, other: Persistence) -> Persistence:
         """These sites followed by the other ones, which were observed for the same time."""
-        of_sites = [field.name for field in fields(self) if field.name not in ("observed_s", "leak_after_s")]
+        of_sites = [name for name in self.__struct_fields__ if name not in ("observed_s", "leak_after_s")]
         columns: dict[str, Any] = {
             name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in of_sites
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import fields, replace
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from bpfleakd.verdicts.envelope import Matrix, Row
@@ -45,6 +45,7 @@ class SiteHistories(Struct, frozen=True):
 def chosen(histories: SiteHistories, sites: NDArray[np.intp]) -> SiteHistories:
     """The histories of some of the sites."""
     of_all = ("ends_s", "intervals_bytes", "collections", "allocated_count", "firsts_s")
-    columns = {field.name: getattr(histories, field.name) for field in fields(SiteHistories)}
+    # msgspec's fields() evaluates all annotations at each call.
+    columns = {name: getattr(histories, name) for name in histories.__struct_fields__}
     by_site = {name: column for name, column in columns.items() if name not in of_all and column is not None}
     return replace(histories, **{name: column[..., sites] for name, column in by_site.items()})
