@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from bpfleakd.kernel.abi import RecordingState
@@ -62,3 +64,24 @@ def test_a_map_that_keeps_differing_shows_unseen_calls(monkeypatch: pytest.Monke
     assert process.objection() == ""
     process.mappings.append(mapping(0x40000))
     assert process.objection() == "it makes system calls at unknown places"
+
+
+def test_a_map_that_agrees_is_compared_ever_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to once a minute, until it differs: then soon again."""
+    compared_s: list[int] = []
+    now_s = 0
+    process = Process(monkeypatch)
+    monkeypatch.setattr(f"{MODULE}._COMPARING_PAUSE_NS", 10 * S)
+    monkeypatch.setattr(f"{MODULE}.time", SimpleNamespace(perf_counter_ns=lambda: now_s * S))
+
+    def read(_pid: int) -> tuple[Mapping, ...]:
+        compared_s.append(now_s)
+        return tuple(process.mappings)
+
+    monkeypatch.setattr(f"{MODULE}.read_mappings", read)
+    for now_s in range(500):
+        if now_s == 400:
+            process.mappings.append(mapping(0x20000))
+        process.objection()
+
+    assert compared_s == [0, 10, 30, 60, 100, 150, 210, 270, 330, 390, 450, 460, 470, 490]

@@ -18,6 +18,7 @@ are skipped because they take too much time (reading_budget.py).
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -53,8 +54,10 @@ _ADDRESSES = 1 << 56
 # The pause after a repair, in durations of the repair: it reads all of /proc/PID/maps.
 _REPAIR_PAUSE = 20
 _REPAIR_LOG_PAUSE_NS = 600_000_000_000
-# The pause between comparisons: in durations of one, and at least.
+# The pause between comparisons: in durations of one, and at least; the latter times the number that agreed,
+# up to a limit. What makes no calls elsewhere for minutes seldom begins to.
 _COMPARING_PAUSE, _COMPARING_PAUSE_NS = 1_000, 10_000_000_000
+_LONGEST_COMPARING_PAUSE_NS = 60_000_000_000
 # One may differ because a call was under way, or because a stack has grown.
 _DIFFERING_MAX = 1
 _HUGE_PAGE_BYTES = 2 << 20
@@ -74,9 +77,10 @@ class _MappedProcess:
     skipped: int = field(default=0, init=False)
     repairs: Pause = field(default_factory=lambda: Pause(_REPAIR_PAUSE), init=False)
     repair_log: LogPause = field(default_factory=lambda: LogPause(_REPAIR_LOG_PAUSE_NS), init=False)
-    # Comparisons with /proc/PID/maps, and how many of the last ones differed.
+    # Comparisons with /proc/PID/maps, and how many of the last ones differed or agreed.
     comparisons: Pause = field(default_factory=lambda: Pause(_COMPARING_PAUSE), init=False)
     differing: int = field(default=0, init=False)
+    agreeing: int = field(default=0, init=False)
     # Whether memory was attributed to an allocator because of a call whose entry was not seen.
     is_unsure: bool = field(default=False, init=False)
     # The break that the map shows, and the lowest one since: malloc's moves are applied together.
@@ -330,15 +334,14 @@ class AddressMaps:
         began_ns = time.perf_counter_ns()
         if process is None or process.broken or not process.comparisons.is_due(began_ns):
             return False
-        try:
-            differing_bytes = process.map.resynchronise(read_mappings(pid))
-        except (errors.NoSuchProcess, errors.NotYet):
-            return False
-        finally:
-            process.comparisons.done(began_ns, time.perf_counter_ns(), _COMPARING_PAUSE_NS)
-        process.differing = process.differing + 1 if differing_bytes else 0
-        if differing_bytes:
-            self._changed.add(pid)
+        with contextlib.suppress(errors.NoSuchProcess, errors.NotYet):
+            if process.map.resynchronise(read_mappings(pid)):
+                self._changed.add(pid)
+                process.differing, process.agreeing = process.differing + 1, 0
+            else:
+                process.differing, process.agreeing = 0, process.agreeing + 1
+        pause_ns = min(max(1, process.agreeing) * _COMPARING_PAUSE_NS, _LONGEST_COMPARING_PAUSE_NS)
+        process.comparisons.done(began_ns, time.perf_counter_ns(), pause_ns)
         return process.differing > _DIFFERING_MAX
 
 
