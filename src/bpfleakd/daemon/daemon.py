@@ -36,8 +36,8 @@ log = structlog.get_logger()
 # How long the loop waits for its turn while other threads compute, per step; Python's default is 5 ms.
 _SWITCH_INTERVAL_S = 0.001
 
-# While nothing is traced, one tick in this many is enough.
-_IDLE_TICKS = 5
+# While nothing needs prompt readings, one tick in this many is enough.
+_LONGEST_REST_TICKS = 5
 
 
 def run(config: Config, reload: Callable[[], Config], *, keep_on_stop: bool = False) -> int:
@@ -140,13 +140,12 @@ class Daemon:
 
     def _rest_s(self, service: DaemonService) -> float:
         """How long to wait for the next tick."""
-        tick_s = self._config.tick_s
-        self._rests_long = not service.is_tracing
-        if not self._rests_long:
-            return tick_s
-        # Memory is read at ticks, and a tick feeds the watchdog.
-        longest_s = min(self._config.auto.interval_s, self._manager.watchdog_s) / 2
-        return max(tick_s, min(_IDLE_TICKS * tick_s, longest_s))
+        config, tick_s = self._config, self._config.tick_s
+        # Memory is read at ticks, and a tick feeds the watchdog and keeps the programs recording.
+        longest_s = min(config.auto.interval_s, self._manager.watchdog_s, config.unattended_s) / 2
+        rest_s = max(tick_s, min(_LONGEST_REST_TICKS * tick_s, longest_s, service.next_tick_s))
+        self._rests_long = rest_s > tick_s
+        return rest_s
 
     async def _reload_config(self, service: DaemonService) -> None:
         """Apply changes that need no restart; report the others."""

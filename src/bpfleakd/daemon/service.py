@@ -81,16 +81,13 @@ class DaemonService:
         self._requesting = asyncio.Lock()
         self._sampling = asyncio.Lock()
         self._trim_due_s = 0.0
+        self.next_tick_s = 0.0
+        """How many seconds the next tick may wait; 0.0: no longer than usual."""
 
     @property
     def snapshot(self) -> MetricsSnapshot:
         """The content of the metrics as of the last tick; does not wait."""
         return self._backend.snapshot
-
-    @property
-    def is_tracing(self) -> bool:
-        """Whether any process is traced; does not wait."""
-        return self._backend.tracer.traced_count() > 0
 
     async def start(self) -> None:
         """Load the programs. Requests that arrive meanwhile wait in the worker's queue."""
@@ -281,11 +278,13 @@ class DaemonService:
 
     async def tick(self) -> float:
         """Run one tick; returns how many seconds reading the counters took."""
+        self.next_tick_s = 0.0
         took_s = await self._worker.call(self._backend.tracer.tick)
         await self._worker.call(self._backend.supervise)
         self._backend.supervision.wake()
         await self._worker.call(self._backend.refresh_snapshot)
         await self._worker.call(reads().close_idle)
+        self.next_tick_s = await self._worker.call(self._backend.tracer.next_tick_s)
         now_s = time.monotonic()
         if now_s >= self._trim_due_s:
             await self._worker.call(c_heap.trim)

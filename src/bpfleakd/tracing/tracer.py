@@ -27,6 +27,7 @@ from bpfleakd.tracing.go.profile_switch import turn_on_profile
 from bpfleakd.tracing.judging.site_suppressions import SiteSuppressions
 from bpfleakd.tracing.lifetime.beginning import Beginning, TracingOptions
 from bpfleakd.tracing.lifetime.ending import Ending
+from bpfleakd.tracing.lifetime.tick_pace import TickPace
 from bpfleakd.tracing.lifetime.turns import TracingTurns
 from bpfleakd.tracing.memory_breakdown import MemoryBreakdown
 from bpfleakd.tracing.observer import TracingObserver
@@ -79,6 +80,7 @@ class Tracer:
         self._turns = TracingTurns(
             self.processes, self.observers, unwinding, self._state, self.view, clock_ns
         )
+        self._pace = TickPace()
         self._ending = Ending(
             attacher, self._state, self.processes, self.observers, self.collect, self.view, clock_ns
         )
@@ -293,6 +295,10 @@ class Tracer:
         for observer in self.observers:
             observer.ticked(took_s)
         return took_s
+
+    def next_tick_s(self) -> float:
+        """How many seconds the next tick may wait (`TickPace.wait_s`)."""
+        return self._pace.wait_s(self._running.values(), self.ring_used_share, self.clock_ns())
 
     # Internals.
 
