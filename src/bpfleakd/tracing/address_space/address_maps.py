@@ -55,9 +55,10 @@ _ADDRESSES = 1 << 56
 _REPAIR_PAUSE = 20
 _REPAIR_LOG_PAUSE_NS = 600_000_000_000
 # The pause between comparisons: in durations of one, and at least; the latter times the number that agreed,
-# up to a limit. What makes no calls elsewhere for minutes seldom begins to.
+# up to a limit. What makes no calls elsewhere for minutes seldom begins to. (After a minute without work, the
+# process that reads files of others would have to start again: reading/apart.py.)
 _COMPARING_PAUSE, _COMPARING_PAUSE_NS = 1_000, 10_000_000_000
-_LONGEST_COMPARING_PAUSE_NS = 60_000_000_000
+_LONGEST_COMPARING_PAUSE_NS = 40_000_000_000
 # One may differ because a call was under way, or because a stack has grown.
 _DIFFERING_MAX = 1
 _HUGE_PAGE_BYTES = 2 << 20
