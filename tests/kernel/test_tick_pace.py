@@ -1,0 +1,59 @@
+"""Ticks become rare while nothing needs prompt readings, and frequent again as soon as something does."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from .waiting import wait_until
+
+TICK_S = 0.1
+# At a wait of a quarter of a second, after half a minute.
+FEW_PER_S, MANY_PER_S = 5.0, 7.0
+
+
+def ticks_per_s(tracer, span_s: float = 2.0) -> float:
+    before, began_s = tracer.status()["ticks"], time.monotonic()
+    time.sleep(span_s)
+    return (tracer.status()["ticks"] - before) / (time.monotonic() - began_s)
+
+
+@pytest.mark.long
+def test_a_program_that_samples_inside_needs_few_readings(daemon, preloaded, workload):
+    """After some time; its figures are those of now whenever they are asked for."""
+    tracer = daemon(tick_s=TICK_S)
+    program = preloaded("sampling", "malloc", 16, 20_000, interval_bytes=4_096)
+    tracer.control("attach", program.pid, "--mode", "inside")
+    program.step(10)
+    assert ticks_per_s(tracer) > MANY_PER_S
+    wait_until(lambda: ticks_per_s(tracer) < FEW_PER_S, 120)
+
+    ledger = program.step(10)
+    report = tracer.top(program.pid)
+    error = report["process"]["live_bytes_stderr"]
+    assert abs(report["process"]["live_bytes"] - ledger["live_bytes"]) <= 4.5 * error
+
+    other = workload("churn")
+    tracer.attach(other.pid)
+    assert ticks_per_s(tracer) > MANY_PER_S, "one that is traced from outside needs them"
+    tracer.detach(other.pid)
+    wait_until(lambda: ticks_per_s(tracer) < FEW_PER_S, 30)
+
+
+@pytest.mark.long
+def test_memory_that_grows_is_read_promptly(daemon, preloaded):
+    """Until it stays the same."""
+    tracer = daemon(tick_s=TICK_S)
+    program = preloaded("sampling", "malloc", 16, 2_000)
+    tracer.attach(program.pid)
+    wait_until(lambda: ticks_per_s(tracer) < FEW_PER_S, 120)
+
+    before, began_s = tracer.status()["ticks"], time.monotonic()
+    while time.monotonic() < began_s + 3:
+        program.step(200)
+        time.sleep(TICK_S)
+    grows_per_s = (tracer.status()["ticks"] - before) / (time.monotonic() - began_s)
+
+    assert grows_per_s > FEW_PER_S
+    wait_until(lambda: ticks_per_s(tracer) < FEW_PER_S, 30)
