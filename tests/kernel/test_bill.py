@@ -124,6 +124,23 @@ def test_what_tcmalloc_keeps(tracer, library, attached):
     )
 
 
+@pytest.mark.parametrize("mode", ["inside", "exact"])
+@pytest.mark.parametrize("after", ["", "libjemalloc.so.2"], ids=["glibc", "jemalloc"])
+def test_the_sampler_inside_has_no_heap(tracer, preloaded, after, mode):
+    """Its blocks belong to the program's allocator, whose books are read, or are not."""
+    if after and ctypes.util.find_library("jemalloc") is None:
+        pytest.skip(f"needs {after}")
+    program = preloaded("fragmented", after=f":{after}" if after else "")
+    tracer.control("attach", program.pid, "--mode", mode)
+    program.step(1)
+
+    bill, _report = bill_of(tracer, program.pid)
+
+    note = bill["heap_live"]["note"] or ""
+    unread = "freed memory that jemalloc keeps: its books cannot be read"
+    assert (unread in note) if after else ("cannot be read" not in note)
+
+
 @pytest.mark.parametrize("library", ["libjemalloc.so.2", MIMALLOC])
 def test_what_is_unknown_of_other_allocators(tracer, library):
     """Their libraries have no symbols for their books: the bill says so, and how much is live for sure."""

@@ -22,6 +22,9 @@ from msgspec.structs import replace
 
 from bpfleakd.model.code.probe import FunctionRole
 
+UNKNOWN = "other"
+"""The name of all allocators that have no rows of their own."""
+
 
 class AllocatorFunction(Struct, frozen=True):
     """A function to probe; without its `required` functions an allocator cannot be traced at all.
@@ -227,7 +230,7 @@ ALLOCATORS = (
     _MIMALLOC,
     Allocator("musl", ("__dls3", "__libc_malloc_impl"), _MUSL_FUNCTIONS, leaves=frozenset({"malloc"})),
     # An object that defines malloc and free is an allocator.
-    Allocator("other", ("malloc",), (*_required("malloc", "free"), *_REPLACEMENTS[2:])),
+    Allocator(UNKNOWN, ("malloc",), (*_required("malloc", "free"), *_REPLACEMENTS[2:])),
 )
 
 # glibc's and musl's dynamic loaders call this to tell debuggers that libraries were loaded or unloaded

@@ -77,7 +77,7 @@ class RecordedState:
         pid = attachment.process.id.pid
         self._follow_address_space(attachment)
         self.feed.keep(pid, attachment.pins.record("space"))
-        first = self.memory.follow(attachment.process, _allocators(attachment))
+        first = self.memory.follow(attachment.process, attachment.allocators)
         since = TracedSince(self._clock_ns(), first, begun_anew=begun_anew)
         write_if_possible(attachment.pins, _SINCE, since)
         self.sampling.begin(pid, _effective(attachment, request), since.attached_ns)
@@ -98,7 +98,7 @@ class RecordedState:
             record.close()
         since = replace(before, adopted_count=before.adopted_count + 1, gap_s=before.gap_s + gap_s)
         write_if_possible(pins, _SINCE, since)
-        self.memory.restore(attachment.process, since.memory, _allocators(attachment))
+        self.memory.restore(attachment.process, since.memory, attachment.allocators)
         record = pins.record("space")
         try:
             self.feed.restore(pid, record)
@@ -154,11 +154,6 @@ class RecordedState:
 def _effective(attachment: Attachment, request: TracingRequest) -> TracingRequest:
     """The effective request: a sampler inside the process chooses its blocks itself."""
     return replace(request, mode=TracingMode.INSIDE, level=0) if attachment.is_inside else request
-
-
-def _allocators(attachment: Attachment) -> set[str]:
-    """The allocators of the process, by name."""
-    return {function.allocator for function in attachment.allocator_functions}
 
 
 def _mappings_of(attachment: Attachment) -> Sequence[Mapping]:

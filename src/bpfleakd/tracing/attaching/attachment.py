@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from bpfleakd import errors
 from bpfleakd.kernel.pins import ProcessPins
+from bpfleakd.kernel.probes.announced import PLACES_PROVIDER
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.code.probe import NOTICES, FunctionRole, ProbedFunction
 from bpfleakd.process.breakpoints import missing_breakpoints
@@ -69,6 +70,12 @@ class Attachment(Struct, frozen=True):
     def allocator_functions(self) -> tuple[ProbedFunction, ...]:
         """All known functions of the process' allocators, probed or not."""
         return tuple(function for file in self.files for function in (*file.probes, *file.unprobed))
+
+    @property
+    def allocators(self) -> set[str]:
+        """The names of the process' allocators; libbpfleak.so, which hands all calls on, is none."""
+        names = [{function.allocator for function in (*file.probes, *file.unprobed)} for file in self.files]
+        return {name for of_file in names if PLACES_PROVIDER not in of_file for name in of_file}
 
     @property
     def notices(self) -> tuple[ProbedFunction, ...]:

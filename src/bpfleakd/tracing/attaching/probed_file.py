@@ -25,7 +25,7 @@ from bpfleakd.kernel.probes.links import ProbePoint
 from bpfleakd.kernel.probes.points import SITE_AT_ENTRY, SITE_AT_RETURN, FunctionProbe
 from bpfleakd.model.code.probe import NOTICES, FunctionRole, ProbedFunction
 from bpfleakd.model.process import TracingMode
-from bpfleakd.process.allocators import OPERATORS_NEW, identify
+from bpfleakd.process.allocators import OPERATORS_NEW, UNKNOWN, identify
 from bpfleakd.process.files.mapped_files import FileKey, OpenedFile
 from bpfleakd.process.files.process_code import CodeFile
 
@@ -172,6 +172,13 @@ def probed_file(mapped: CodeFile, probes: Sequence[FunctionProbe], *, beside_cxx
     found = {p.function: p for p in probes if not p.refusal and p.function not in _SAMPLED_ROLES}
     refused = tuple(f"{probe.function}: {probe.refusal}" for probe in probes if probe.refusal)
     identified = identify({name: probe.entry for name, probe in found.items()})
+    sampled = tuple(
+        _sampler_probe(probe, mapping.path)
+        for probe in probes
+        if not probe.refusal and probe.function in _SAMPLED_ROLES
+    )
+    # libbpfleak.so hands all calls on: blocks that it returns belong to another allocator.
+    is_sampler_only = _is_whole(probe for probe in sampled if probe.shown.allocator == PLACES_PROVIDER)
     names = {function.name for _allocator, function in identified}
     points: list[ProbePoint] = []
     functions: list[ProbedFunction] = []
@@ -192,7 +199,12 @@ def probed_file(mapped: CodeFile, probes: Sequence[FunctionProbe], *, beside_cxx
         )
         functions.append(
             ProbedFunction(
-                allocator.name, function.name, function.role, mapping.path, probe.offset, probe.emulated
+                PLACES_PROVIDER if is_sampler_only and allocator.name == UNKNOWN else allocator.name,
+                function.name,
+                function.role,
+                mapping.path,
+                probe.offset,
+                probe.emulated,
             )
         )
     shown = {function.name for _allocator, function in identified}
@@ -200,22 +212,6 @@ def probed_file(mapped: CodeFile, probes: Sequence[FunctionProbe], *, beside_cxx
         (probe.start, probe.start + probe.size_bytes)
         for name, probe in found.items()
         if name in shown and probe.size_bytes
-    )
-    sampled = tuple(
-        SamplerProbe(
-            ProbedFunction(
-                p.function.split(":")[0],
-                p.function,
-                _SAMPLED_ROLES[p.function],
-                mapping.path,
-                p.offset,
-                p.emulated,
-            ),
-            p.arguments,
-            p.semaphore,
-        )
-        for p in probes
-        if not p.refusal and p.function in _SAMPLED_ROLES
     )
     return ProbedFile(
         file,
@@ -232,6 +228,12 @@ def probed_file(mapped: CodeFile, probes: Sequence[FunctionProbe], *, beside_cxx
 
 def _is_site(probe: FunctionProbe) -> bool:
     return probe.function.startswith(tuple(_SITE_ROLES))
+
+
+def _sampler_probe(probe: FunctionProbe, module: str) -> SamplerProbe:
+    provider, role = probe.function.split(":")[0], _SAMPLED_ROLES[probe.function]
+    shown = ProbedFunction(provider, probe.function, role, module, probe.offset, probe.emulated)
+    return SamplerProbe(shown, probe.arguments, probe.semaphore)
 
 
 def _site(probe: FunctionProbe, module: str) -> SiteProbe:
