@@ -284,11 +284,12 @@ class DaemonService:
         self._backend.supervision.wake()
         await self._worker.call(self._backend.refresh_snapshot)
         await self._worker.call(reads().close_idle)
-        self.next_tick_s = await self._worker.call(self._backend.tracer.next_tick_s)
         now_s = time.monotonic()
         if now_s >= self._trim_due_s:
             await self._worker.call(c_heap.trim)
             self._trim_due_s = now_s + _TRIM_PAUSE_S
+        # Last: what is attached to from here on ends the rest (`attached`).
+        self.next_tick_s = await self._worker.call(self._backend.tracer.next_tick_s)
         return took_s
 
     async def _ask(self, question: Callable[[ProcessQueries], _Answer]) -> _Answer:
