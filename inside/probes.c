@@ -3,21 +3,23 @@
 
 #include "usdt.h"
 
-PROBE_SEMAPHORE(otel_memory_alloc_semaphore);
-PROBE_SEMAPHORE(otel_memory_free_semaphore);
-PROBE_SEMAPHORE(bpfleak_alloc_semaphores)[PROBE_PLACES];
-PROBE_SEMAPHORE(bpfleak_free_semaphores)[PROBE_PLACES];
-
 #define AT_EACH_PLACE(do)                               \
 	do(0) do(1) do(2) do(3) do(4) do(5) do(6) do(7) \
 	do(8) do(9) do(10) do(11) do(12) do(13) do(14) do(15)
+#define ONE_MORE(place) +1
+enum { PLACES = AT_EACH_PLACE(ONE_MORE) };
+
+PROBE_SEMAPHORE(otel_memory_alloc_semaphore);
+PROBE_SEMAPHORE(otel_memory_free_semaphore);
+PROBE_SEMAPHORE(bpfleak_alloc_semaphores)[PLACES];
+PROBE_SEMAPHORE(bpfleak_free_semaphores)[PLACES];
 
 bool are_blocks_wanted(void)
 {
 	unsigned int wanted = otel_memory_alloc_semaphore;
 	int place;
 
-	for (place = 0; place < PROBE_PLACES; place++)
+	for (place = 0; place < PLACES; place++)
 		wanted |= bpfleak_alloc_semaphores[place];
 	return wanted;
 }

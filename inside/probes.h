@@ -7,8 +7,8 @@
  *	alloc(void *ptr, uint64_t size, uint64_t weighted_bytes)	free(void *ptr)
  *
  * The kernel asks every tracer of a probe at each hit, whichever process makes it: where fifty processes are traced at
- * one probe, an event takes ten times as long. So besides the probes of the convention there are PROBE_PLACES more of
- * each, by the provider `bpfleak`. They all announce the same: a tracer attaches to one place in each process, and to
+ * one probe, an event takes ten times as long. So besides the probes of the convention there are 16 more of each, by
+ * the provider `bpfleak`. They all announce the same: a tracer attaches to one place in each process, and to
  * different ones in different processes.
  */
 #ifndef BPFLEAK_PROBES_H
@@ -17,8 +17,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-#define PROBE_PLACES 16
 
 /* Whether a tracer is attached that wants to see blocks. */
 bool are_blocks_wanted(void);
