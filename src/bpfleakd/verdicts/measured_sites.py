@@ -15,15 +15,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from msgspec.structs import fields
 from numpy.typing import NDArray
 
-from bpfleakd.verdicts.persistence import Persistence
+from bpfleakd.verdicts.persistence import COLUMNS, Persistence
 
 _LONGER = 1 + 1 / 8
 _STEPS_OF_GROWTH = 2
-_OF_ALL = ("observed_s", "leak_after_s")
-_COLUMNS = tuple(field.name for field in fields(Persistence) if field.name not in _OF_ALL)
 _GOING_ON = ("quiet_s", "silence_s")
 
 Rows = NDArray[np.intp]
@@ -49,7 +46,7 @@ class MeasuredSites:
 
     def keep(self, rows: Rows, measured: Persistence, now_s: float) -> None:
         """Store measurements as of now; site i of `measured` is in row `rows[i]`."""
-        for name in _COLUMNS:
+        for name in COLUMNS:
             column = getattr(measured, name)
             if name not in self._columns:
                 self._columns[name] = np.zeros(len(self._measured_s), column.dtype)
@@ -58,7 +55,7 @@ class MeasuredSites:
 
     def of(self, rows: Rows, now_s: float, leak_after_s: float) -> Persistence:
         """The measurements of rows, all of which have been measured."""
-        columns = {name: self._columns[name][rows] for name in _COLUMNS}
+        columns = {name: self._columns[name][rows] for name in COLUMNS}
         for name in _GOING_ON:
             columns[name] = columns[name] + (now_s - self._measured_s[rows])
         return Persistence(now_s, leak_after_s, **columns)

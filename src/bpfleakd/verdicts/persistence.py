@@ -64,11 +64,16 @@ class Persistence(Struct, frozen=True):
 
     def joined(self, other: Persistence) -> Persistence:
         """These sites followed by the other ones, which were observed for the same time."""
-        of_sites = [name for name in self.__struct_fields__ if name not in ("observed_s", "leak_after_s")]
         columns: dict[str, Any] = {
-            name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in of_sites
+            name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in COLUMNS
         }
         return replace(self, **columns)
+
+
+COLUMNS = tuple(
+    name for name in Persistence.__struct_fields__ if name not in ("observed_s", "leak_after_s")
+)
+"""The fields of Persistence with a figure for each site."""
 
 
 def nothing_found(sites: int) -> dict[str, NDArray[Any]]:

@@ -43,10 +43,14 @@ class LinkedFile(Struct, frozen=True):
     sites: tuple[ProbedFunction, ...] = ()
 
     @property
+    def allocator_functions(self) -> tuple[ProbedFunction, ...]:
+        """Its functions of allocators, probed or not, and a sampler's own probes."""
+        return (*self.probes, *self.unprobed)
+
+    @property
     def module(self) -> str | None:
         """The path of the file as the process sees it; None if it has no function of an allocator."""
-        functions = (*self.probes, *self.unprobed)
-        return functions[0].module if functions else None
+        return self.allocator_functions[0].module if self.allocator_functions else None
 
 
 class Attachment(Struct, frozen=True):
@@ -69,12 +73,12 @@ class Attachment(Struct, frozen=True):
     @property
     def allocator_functions(self) -> tuple[ProbedFunction, ...]:
         """All known functions of the process' allocators, probed or not."""
-        return tuple(function for file in self.files for function in (*file.probes, *file.unprobed))
+        return tuple(function for file in self.files for function in file.allocator_functions)
 
     @property
     def allocators(self) -> set[str]:
         """The names of the process' allocators; libbpfleak.so, which hands all calls on, is none."""
-        names = [{function.allocator for function in (*file.probes, *file.unprobed)} for file in self.files]
+        names = [{function.allocator for function in file.allocator_functions} for file in self.files]
         return {name for of_file in names if PLACES_PROVIDER not in of_file for name in of_file}
 
     @property

@@ -112,7 +112,7 @@ class ProbedFile(Struct, frozen=True):
     @property
     def has_sampler(self) -> bool:
         """Whether a sampler in it announces both blocks and their ends."""
-        return any(map(_is_whole, self._sampled_by_provider))
+        return any(map(_is_whole, _by_provider(self.sampled)))
 
     def at_place(self, number: int | None) -> ProbedFile:
         """The file with the probes of its sampler that one process needs.
@@ -121,17 +121,11 @@ class ProbedFile(Struct, frozen=True):
         different ones, because every hit of a probe runs through the links of all processes there. With None,
         those that all processes share.
         """
-        shared, places = self._sampled_by_provider
+        shared, places = _by_provider(self.sampled)
         if not _is_whole(places) or (number is None and _is_whole(shared)):
             return replace(self, sampled=shared)
         by_role = ([probe for probe in places if probe.role is role] for role in _roles(places))
         return replace(self, sampled=tuple(alike[(number or 0) % len(alike)] for alike in by_role))
-
-    @property
-    def _sampled_by_provider(self) -> tuple[tuple[SamplerProbe, ...], tuple[SamplerProbe, ...]]:
-        """The probes of the convention, and the places of libbpfleak.so."""
-        places = tuple(probe for probe in self.sampled if probe.shown.allocator == PLACES_PROVIDER)
-        return tuple(probe for probe in self.sampled if probe not in places), places
 
     @property
     def probed_code(self) -> list[tuple[int, int]]:
@@ -153,6 +147,17 @@ class ProbedFile(Struct, frozen=True):
     def has_allocator(self) -> bool:
         """Whether it has more than functions of NOTICES."""
         return any(function.role not in NOTICES for function in self.functions)
+
+
+def _by_provider(
+    probes: Sequence[SamplerProbe],
+) -> tuple[tuple[SamplerProbe, ...], tuple[SamplerProbe, ...]]:
+    """The probes of the convention, and the places of libbpfleak.so."""
+    shared, places = (
+        tuple(probe for probe in probes if probe.shown.allocator == provider)
+        for provider in (PROVIDER, PLACES_PROVIDER)
+    )
+    return shared, places
 
 
 def _roles(probes: Iterable[SamplerProbe]) -> set[FunctionRole]:
@@ -178,7 +183,8 @@ def probed_file(mapped: CodeFile, probes: Sequence[FunctionProbe], *, beside_cxx
         if not probe.refusal and probe.function in _SAMPLED_ROLES
     )
     # libbpfleak.so hands all calls on: blocks that it returns belong to another allocator.
-    is_sampler_only = _is_whole(probe for probe in sampled if probe.shown.allocator == PLACES_PROVIDER)
+    _shared, places = _by_provider(sampled)
+    is_sampler_only = _is_whole(places)
     names = {function.name for _allocator, function in identified}
     points: list[ProbePoint] = []
     functions: list[ProbedFunction] = []
