@@ -143,7 +143,7 @@ def test_the_next_daemon_takes_over_the_probes_of_several_samplers(daemon, workl
     assert [tracer.process(program.pid)["adopted_count"] for program in programs] == [1, 1, 1]
     expect_sampler_events(tracer, are_shared=method == "perf")
 
-    # The first always has links of its own; the second shares its probes if they are perf events.
+    # The first process always has its own links. The second one shares probes, if they are perf events.
     for leaving in (programs[1], programs[0]):
         programs.remove(leaving)
         tracer.detach(leaving.pid)

@@ -6,8 +6,8 @@ probe), reached by decoding instructions from a function's beginning according t
 or a symbol of that file. It must not have 5 bytes (prologue.py). Its semaphore, which the kernel increments
 in the memory of the process, must be in writable data of the file.
 
-libbpfleak.so has more probes that announce the same, by a provider of its own: a tracer needs one of each
-name (inside/probes.h).
+libbpfleak.so has further probes under its own provider. They announce the same events, so a tracer needs only
+one of each name (inside/probes.h).
 """
 
 from __future__ import annotations
