@@ -3,43 +3,75 @@
 
 #include "usdt.h"
 
-#define AT_EACH_PLACE(do)                               \
-	do(0) do(1) do(2) do(3) do(4) do(5) do(6) do(7) \
-	do(8) do(9) do(10) do(11) do(12) do(13) do(14) do(15)
+#define AT_4_PLACES(do, first) do(first) do(first + 1) do(first + 2) do(first + 3)
+#define AT_16_PLACES(do, first)                                  \
+	AT_4_PLACES(do, first) AT_4_PLACES(do, first + 4)        \
+	AT_4_PLACES(do, first + 8) AT_4_PLACES(do, first + 12)
+#define AT_EACH_PLACE(do)                                        \
+	AT_16_PLACES(do, 0) AT_16_PLACES(do, 16)                 \
+	AT_16_PLACES(do, 32) AT_16_PLACES(do, 48)
 #define ONE_MORE(place) +1
-enum { PLACES = AT_EACH_PLACE(ONE_MORE) };
+enum { PLACES = AT_EACH_PLACE(ONE_MORE), PLACES_IN_WORD = sizeof(uint64_t) / sizeof(unsigned short) };
 
-PROBE_SEMAPHORE(otel_memory_alloc_semaphore);
-PROBE_SEMAPHORE(otel_memory_free_semaphore);
-PROBE_SEMAPHORE(bpfleak_alloc_semaphores)[PLACES];
-PROBE_SEMAPHORE(bpfleak_free_semaphores)[PLACES];
+/* The semaphores of all places, and the same in words: nearly all of them are down. */
+union semaphores {
+	volatile unsigned short places[PLACES];
+	volatile uint64_t words[PLACES / PLACES_IN_WORD];
+};
+
+PROBE_SEMAPHORE(volatile unsigned short, otel_memory_alloc_semaphore);
+PROBE_SEMAPHORE(volatile unsigned short, otel_memory_free_semaphore);
+PROBE_SEMAPHORE(union semaphores, bpfleak_alloc_semaphores);
+PROBE_SEMAPHORE(union semaphores, bpfleak_free_semaphores);
+
+/* The first place from `place` on whose semaphore is up; PLACES if there is none. */
+static unsigned int next_wanted(const union semaphores *semaphores, unsigned int place)
+{
+	while (place < PLACES && !semaphores->places[place]) {
+		bool begins_word = place % PLACES_IN_WORD == 0;
+
+		place += begins_word && !semaphores->words[place / PLACES_IN_WORD] ? PLACES_IN_WORD : 1;
+	}
+	return place;
+}
 
 bool are_blocks_wanted(void)
 {
-	unsigned int wanted = otel_memory_alloc_semaphore;
-	int place;
-
-	for (place = 0; place < PLACES; place++)
-		wanted |= bpfleak_alloc_semaphores[place];
-	return wanted;
+	return otel_memory_alloc_semaphore || next_wanted(&bpfleak_alloc_semaphores, 0) < PLACES;
 }
 
 void announce_block(void *block, size_t size, uint64_t weighted_bytes)
 {
+	const union semaphores *wanted = &bpfleak_alloc_semaphores;
+	unsigned int place;
+
 	if (otel_memory_alloc_semaphore)
 		PROBE3(otel_memory, alloc, otel_memory_alloc_semaphore, block, size, weighted_bytes);
+	for (place = next_wanted(wanted, 0); place < PLACES; place = next_wanted(wanted, place + 1)) {
+		switch (place) {
 #define ANNOUNCE_BLOCK(place)                                                                                  \
-	if (bpfleak_alloc_semaphores[place])                                                                   \
-		PROBE3(bpfleak, alloc, bpfleak_alloc_semaphores + 2 * place, block, size, weighted_bytes);
-	AT_EACH_PLACE(ANNOUNCE_BLOCK)
+		case place:                                                                                    \
+			PROBE3(bpfleak, alloc, bpfleak_alloc_semaphores + 2 * (place), block, size, weighted_bytes); \
+			break;
+		AT_EACH_PLACE(ANNOUNCE_BLOCK)
+		}
+	}
 }
 
 void announce_block_end(void *block)
 {
+	const union semaphores *wanted = &bpfleak_free_semaphores;
+	unsigned int place;
+
 	if (otel_memory_free_semaphore)
 		PROBE1(otel_memory, free, otel_memory_free_semaphore, block);
+	for (place = next_wanted(wanted, 0); place < PLACES; place = next_wanted(wanted, place + 1)) {
+		switch (place) {
 #define ANNOUNCE_END(place)                                                                  \
-	if (bpfleak_free_semaphores[place])                                                  \
-		PROBE1(bpfleak, free, bpfleak_free_semaphores + 2 * place, block);
-	AT_EACH_PLACE(ANNOUNCE_END)
+		case place:                                                                  \
+			PROBE1(bpfleak, free, bpfleak_free_semaphores + 2 * (place), block); \
+			break;
+		AT_EACH_PLACE(ANNOUNCE_END)
+		}
+	}
 }

@@ -7,7 +7,7 @@
  *	alloc(void *ptr, uint64_t size, uint64_t weighted_bytes)	free(void *ptr)
  *
  * The kernel asks every tracer of a probe at each hit, whichever process makes it: where fifty processes are traced at
- * one probe, an event takes ten times as long. So besides the probes of the convention there are 16 more of each, by
+ * one probe, an event takes ten times as long. So besides the probes of the convention there are 64 more of each, by
  * the provider `bpfleak`. They all announce the same: a tracer attaches to one place in each process, and to
  * different ones in different processes.
  */

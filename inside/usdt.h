@@ -8,9 +8,8 @@
 #ifndef BPFLEAK_USDT_H
 #define BPFLEAK_USDT_H
 
-/* A semaphore, or several in an array. */
-#define PROBE_SEMAPHORE(name) \
-	__attribute__((section(".probes"), visibility("hidden"))) volatile unsigned short name
+/* A semaphore (volatile unsigned short), or a structure of some. */
+#define PROBE_SEMAPHORE(type, name) __attribute__((section(".probes"), visibility("hidden"))) type name
 
 /* `semaphore` is its symbol, or an expression with the symbol. */
 #define PROBE_NOTE_(provider, name, semaphore, arguments)                               \

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SEMAPHORES_MAX 64
+#define SEMAPHORES_MAX 256
 
 static volatile unsigned short *semaphores[SEMAPHORES_MAX];
 
