@@ -11,7 +11,7 @@ import pytest
 from bpfleakd.analysis.container_bill import container_bill
 from bpfleakd.kernel.oom_events import OomEvents
 from bpfleakd.model.container import ContainerKind
-from bpfleakd.process.memory_groups import narrowest_group, read_group_memory, read_process_parts
+from bpfleakd.process.memory_groups import GroupReader, read_group_memory, read_process_parts
 
 from .memory_cgroup import memory_cgroup
 from .waiting import wait_until
@@ -44,7 +44,7 @@ def test_what_a_group_is_charged_for_adds_up(tmp_path):
         assert program.stdout.readline() == "ready\n"
 
         def bill_is_right() -> bool:
-            limited = narrowest_group(program.pid)
+            limited = GroupReader().narrowest(program.pid)
             assert limited is not None
             assert (limited.directory, limited.limit_bytes) == (group.directory, 256 * MIB)
             bill = container_bill(read_group_memory(limited), read_process_parts(program.pid))

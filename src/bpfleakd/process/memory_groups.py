@@ -61,23 +61,24 @@ class LimitedGroup(Struct, frozen=True):
         return self.limit_bytes - max(0, self.used_bytes - self.idle_bytes)
 
 
-def limited_groups(pid: int, proc: Path = PROC, cgroup: Path = CGROUP) -> Iterator[LimitedGroup]:
-    """Yield the groups with limits that contain a process, the innermost first."""
-    for line in read_text(proc / str(pid) / "cgroup").split("\n"):
-        _number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        # Parents outside of the daemon's own cgroup namespace are invisible.
-        if not path.startswith("/") or ".." in PurePosixPath(path).parts:
-            continue
-        if controllers == "":
-            yield from _of_hierarchy(cgroup, path, 2)
-        elif "memory" in controllers.split(","):
-            yield from _of_hierarchy(cgroup / "memory", path, 1)
+class GroupReader:
+    """Reads the groups with limits of many processes at one moment: each group once."""
 
+    def __init__(self, proc: Path = PROC, cgroup: Path = CGROUP) -> None:
+        self._proc = proc
+        self._cgroup = cgroup
+        self._known: dict[str, tuple[LimitedGroup, ...]] = {}
 
-def narrowest_group(pid: int, proc: Path = PROC, cgroup: Path = CGROUP) -> LimitedGroup | None:
-    """The group with the least room, where the OOM killer will act first; None if none has a limit."""
-    return min(limited_groups(pid, proc, cgroup), key=lambda group: group.room_bytes, default=None)
+    def limited(self, pid: int) -> tuple[LimitedGroup, ...]:
+        """The groups with limits that contain a process, the innermost first."""
+        memberships = read_text(self._proc / str(pid) / "cgroup")
+        if memberships not in self._known:
+            self._known[memberships] = tuple(_limited(memberships, self._cgroup))
+        return self._known[memberships]
+
+    def narrowest(self, pid: int) -> LimitedGroup | None:
+        """The group with the least room, where the OOM killer will act first; None if none has a limit."""
+        return min(self.limited(pid), key=lambda group: group.room_bytes, default=None)
 
 
 def read_group_memory(group: LimitedGroup) -> GroupMemory:
@@ -103,6 +104,19 @@ def read_process_parts(pid: int, proc: Path = PROC) -> dict[ContainerKind, int]:
 _LIMIT = {1: "memory.limit_in_bytes", 2: "memory.max"}
 _USED = {1: "memory.usage_in_bytes", 2: "memory.current"}
 _INACTIVE = {1: "total_inactive_file", 2: "inactive_file"}
+
+
+def _limited(memberships: str, cgroup: Path) -> Iterator[LimitedGroup]:
+    for line in memberships.split("\n"):
+        _number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        # Parents outside of the daemon's own cgroup namespace are invisible.
+        if not path.startswith("/") or ".." in PurePosixPath(path).parts:
+            continue
+        if controllers == "":
+            yield from _of_hierarchy(cgroup, path, 2)
+        elif "memory" in controllers.split(","):
+            yield from _of_hierarchy(cgroup / "memory", path, 1)
 
 
 def _of_hierarchy(root: Path, path: str, version: int) -> Iterator[LimitedGroup]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bpfleakd.model.limit import MemoryLimit, MemoryLimitKind
-from bpfleakd.process.memory_groups import CGROUP, limited_groups
+from bpfleakd.process.memory_groups import CGROUP, GroupReader, LimitedGroup
 from bpfleakd.process.proc_text import kilobyte_fields, read_text, whole_number
 
 PROC = Path("/proc")
@@ -21,16 +21,26 @@ _RESOURCES = {
 }
 
 
-def read_memory_limits(pid: int, proc: Path = PROC, cgroup: Path = CGROUP) -> tuple[MemoryLimit, ...]:
-    """All limits, the one with the least room first; unreadable ones are omitted."""
-    limits = [*_of_groups(pid, proc, cgroup), *_of_process(pid, proc), *_of_machine(proc)]
-    return tuple(sorted(limits, key=lambda limit: limit.limit_bytes - limit.used_bytes))
+class MemoryLimitReader:
+    """Reads the limits of many processes at one moment: what they share is read once."""
+
+    def __init__(self, proc: Path = PROC, cgroup: Path = CGROUP) -> None:
+        self._proc = proc
+        self._groups = GroupReader(proc, cgroup)
+        self._of_machine: tuple[MemoryLimit, ...] | None = None
+
+    def read(self, pid: int) -> tuple[MemoryLimit, ...]:
+        """All limits of a process, the one with the least room first; unreadable ones are omitted."""
+        if self._of_machine is None:
+            self._of_machine = tuple(_of_machine(self._proc))
+        of_groups = map(_of_group, self._groups.limited(pid))
+        limits = [*of_groups, *_of_process(pid, self._proc), *self._of_machine]
+        return tuple(sorted(limits, key=lambda limit: limit.limit_bytes - limit.used_bytes))
 
 
-def _of_groups(pid: int, proc: Path, cgroup: Path) -> Iterator[MemoryLimit]:
-    for group in limited_groups(pid, proc, cgroup):
-        used_bytes = max(0, group.used_bytes - group.idle_bytes)
-        yield MemoryLimit(MemoryLimitKind.CGROUP, group.limit_bytes, used_bytes)
+def _of_group(group: LimitedGroup) -> MemoryLimit:
+    used_bytes = max(0, group.used_bytes - group.idle_bytes)
+    return MemoryLimit(MemoryLimitKind.CGROUP, group.limit_bytes, used_bytes)
 
 
 def _of_process(pid: int, proc: Path) -> Iterator[MemoryLimit]:

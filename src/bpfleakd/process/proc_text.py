@@ -6,7 +6,10 @@ Only a newline ends a line. Names of processes and of control groups may have an
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+
+_NUMBER_FIELD = re.compile(r"^([^:\n]+):[ \t]*([0-9]+)(?=[ \t]|$)", re.MULTILINE)
 
 
 def read_text(path: Path) -> str:
@@ -37,10 +40,4 @@ def whole_number(text: str) -> int | None:
 
 def kilobyte_fields(text: str) -> dict[str, int]:
     """The fields of /proc/PID/status or /proc/meminfo, in bytes; each line is `Name: 23 kB`."""
-    fields = {}
-    for line in text.split("\n"):
-        name, _, value = line.partition(":")
-        number = whole_number(value.split()[0]) if value.split() else None
-        if number is not None:
-            fields[name] = number * 1024
-    return fields
+    return {name: int(number) * 1024 for name, number in _NUMBER_FIELD.findall(text)}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bpfleakd.model.container import GroupMemory
-from bpfleakd.process.memory_groups import CGROUP, narrowest_group, read_group_memory
+from bpfleakd.process.memory_groups import CGROUP, GroupReader, read_group_memory
 
 PROC = Path("/proc")
 
@@ -31,7 +31,7 @@ class ContainerFigures:
         """The groups that limit these processes, each once, the one with the least room first."""
         wanted = frozenset(pids)
         if now_ns >= self._due_ns or wanted != self._pids:
-            found = (narrowest_group(pid, self.proc, self.cgroup) for pid in wanted)
+            found = map(GroupReader(self.proc, self.cgroup).narrowest, wanted)
             groups = {group.directory: group for group in found if group is not None}
             nearest = sorted(groups.values(), key=lambda group: (group.room_bytes, group.cgroup))
             self._groups = tuple(map(read_group_memory, nearest[:_GROUPS_MAX]))

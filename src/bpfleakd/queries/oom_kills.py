@@ -20,7 +20,7 @@ from bpfleakd.model.oom import OomKill, OomVictim
 from bpfleakd.model.process import ProcessId, ProcessState, ProcessSummary, TracingMode
 from bpfleakd.model.report import LeakReport, SiteReport
 from bpfleakd.printable import printable
-from bpfleakd.process.memory_limits import read_memory_limits
+from bpfleakd.process.memory_limits import MemoryLimitReader
 from bpfleakd.queries.last_bills import Bill, LastBills
 from bpfleakd.tracing.observer import TracingObserver
 from bpfleakd.tracing.process_view import ProcessView
@@ -175,7 +175,8 @@ class OomKills(TracingObserver):
 
 def _room_of(process: ProcessId) -> int:
     """What its narrowest limit leaves to a process."""
-    return min((limit.limit_bytes - limit.used_bytes for limit in read_memory_limits(process.pid)), default=0)
+    limits = MemoryLimitReader().read(process.pid)
+    return min((limit.limit_bytes - limit.used_bytes for limit in limits), default=0)
 
 
 def _process_of(tid: int, proc: Path) -> int:

@@ -24,7 +24,7 @@ from bpfleakd.model.runtimes.managed import TypesPrice, TypesReport
 from bpfleakd.model.runtimes.requested import NamesReport
 from bpfleakd.model.scan import ScanReport
 from bpfleakd.model.site import AllocationKind
-from bpfleakd.process.memory_limits import read_memory_limits
+from bpfleakd.process.memory_limits import MemoryLimitReader
 from bpfleakd.process.process import thread_commands
 from bpfleakd.queries.blocks import Blocks, narrowed, without_suppressed
 from bpfleakd.queries.history_at import LiveFigures, changed_rows, figures_at, report_at
@@ -165,7 +165,7 @@ class ProcessQueries(TracingObserver):
             sites = self._reporter.ranked_sites(view, now_ns, SortKey.VERDICT, limit)
         else:
             sites = self._reporter.sites_named(view, now_ns, site)
-        limits = read_memory_limits(pid)
+        limits = MemoryLimitReader().read(pid)
         comm = traced.attachment.process.comm
         self._engine.look_for_suppressed(view)
         hidden = traced.suppressions.rows
@@ -314,7 +314,7 @@ class ProcessQueries(TracingObserver):
         traced.note_threads(thread_commands(traced.pid))
         self._engine.look_for_suppressed(view)
         report = self._reporter.report(view, now_ns, sort, limit, suppress=suppress)
-        verdict = self._engine.process_verdict(traced)
+        verdict = self._engine.process_verdict(traced, MemoryLimitReader().read(traced.pid))
         if traced.state in (ProcessState.EXITED, ProcessState.EXECED):
             # It no longer reaches a limit.
             verdict = replace(verdict, limit_reached_s=None)

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import structlog
 
+from bpfleakd.model.limit import MemoryLimit
 from bpfleakd.model.process import ProcessState
 from bpfleakd.model.verdict import ProcessVerdict, Verdict
-from bpfleakd.process.memory_limits import read_memory_limits
+from bpfleakd.process.memory_limits import MemoryLimitReader
 from bpfleakd.queries.report import Reporter
 from bpfleakd.table.site_table import COUNTERS
 from bpfleakd.tracing import object_memory, owned_memory
@@ -40,6 +41,11 @@ class VerdictEngine(TracingObserver):
         self._reporter = reporter
         self._traced_count = traced_count
         self._resource_looks = Background("resources", _RESOURCE_LOOKS_MAX)
+        self._limits = MemoryLimitReader()
+
+    def ticked(self, took_s: float) -> None:
+        """Read limits anew from now on: the verdicts of one tick share them."""
+        self._limits = MemoryLimitReader()
 
     def collected(self, view: ProcessView) -> None:
         """Compute the verdicts of a process if they are due."""
@@ -65,7 +71,7 @@ class VerdictEngine(TracingObserver):
         found = traced.heap.owned.announceable(found)
         leaks = traced.leaks_to_announce(found, view.clock_ns(), _ANNOUNCE_PAUSE_NS)[:_LEAKS_ANNOUNCED]
         self.look_for_suppressed(view, leaks)
-        traced.process_verdict = self.process_verdict(traced)
+        traced.process_verdict = self.process_verdict(traced, self._limits.read(traced.pid))
         self._announce_goroutines(traced)
         traced.unannounced += leaks
         self.announce(view)
@@ -113,9 +119,8 @@ class VerdictEngine(TracingObserver):
             log.warning(f"{leak.kind}.leak", pid=traced.pid, comm=comm, count=leak.count, reason=leak.reason)
 
     @staticmethod
-    def process_verdict(traced: TracedProcess) -> ProcessVerdict:
-        """The verdict on a process, from the last verdicts on its sites and heap, under current limits."""
-        limits = read_memory_limits(traced.pid)
+    def process_verdict(traced: TracedProcess, limits: Sequence[MemoryLimit]) -> ProcessVerdict:
+        """The verdict on a process, from the last verdicts on its sites and heap, under these limits."""
         garbage_share = traced.go.garbage_share if traced.go is not None else 0.0
         known = traced.suppressions.rows
         verdict = traced.verdicts.of_process(traced.table, limits, known, traced.heap, garbage_share)

@@ -132,7 +132,7 @@ class CounterCollector:
         all_columns = np.concatenate([columns, space_columns, go_columns])
         traced.table.update(now_ns, site_keys + space_keys + go_keys, all_columns)
         traced.counters = counters
-        traced.note_code(self._maps)
+        traced.note_code(self._maps, counters.code_changes)
         heap = traced.table.heap_totals
         self._state.sampling.adapt(pid, counters, heap.allocated_bytes, now_ns)
         regions = traced.unrecorded_regions, traced.table.totals.allocated_count - heap.allocated_count

@@ -25,12 +25,7 @@ from bpfleakd.process.files.memory_file_systems import memory_devices
 from bpfleakd.process.files.rooted_open import root_of
 from bpfleakd.process.heap_books.glibc_heap import FREE_CHUNKS_MAX, read_glibc_heap
 from bpfleakd.process.heap_books.tcmalloc_heap import TcmallocHeap, read_tcmalloc_heap
-from bpfleakd.process.memory_groups import (
-    CGROUP,
-    narrowest_group,
-    read_group_memory,
-    read_process_parts,
-)
+from bpfleakd.process.memory_groups import CGROUP, GroupReader, read_group_memory, read_process_parts
 from bpfleakd.process.pages import Pagemap, present_pages, stack_pointers
 from bpfleakd.process.process import ProcessInfo
 from bpfleakd.process.remote_memory import RemoteMemory
@@ -241,7 +236,7 @@ class MemoryBreakdown:
 
     def _container_bill(self, pid: int, attached_s: float) -> ContainerBill | None:
         """The charges of the group that limits the process; None without a limit."""
-        group = narrowest_group(pid, self._proc, self._cgroup)
+        group = GroupReader(self._proc, self._cgroup).narrowest(pid)
         if group is None:
             return None
         memory, parts = read_group_memory(group), read_process_parts(pid, self._proc)

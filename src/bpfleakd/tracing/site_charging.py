@@ -39,6 +39,8 @@ _SETTLED_AT_ONCE = 32
 _PAUSE_MIN, _PAUSE_MAX = 2, 64
 # More sites than this come from one place; each is checked again at each evaluation.
 _IDENTITIES_MAX = 4_096
+# Reports ask for the same few sites again and again.
+_CHARGED_MAX = 256
 _NO_ROWS = np.zeros(0, np.intp)
 
 
@@ -61,6 +63,13 @@ class _Provisional(Struct, frozen=True):
     due: int
 
 
+class _Charged(Struct, frozen=True):
+    """The frame that a site is charged to, among these frames."""
+
+    frames: tuple[Frame, ...]
+    frame: Frame | None
+
+
 class SiteCharging:
     """The identities of the sites of one process (some from an earlier daemon), and its wrappers."""
 
@@ -74,6 +83,7 @@ class SiteCharging:
         self._identities = dict(identities or {})
         self._provisional: dict[SiteKey, _Provisional] = {}
         self._evaluations = 0
+        self._charged: dict[SiteKey, _Charged] = {}
 
     @property
     def identities(self) -> dict[SiteKey, SiteIdentity]:
@@ -85,10 +95,18 @@ class SiteCharging:
         for key in keys:
             self._identities.pop(key, None)
             self._provisional.pop(key, None)
+            self._charged.pop(key, None)
 
-    def charged(self, key: SiteKey, frames: Iterable[Frame]) -> Frame | None:
+    def charged(self, key: SiteKey, frames: tuple[Frame, ...]) -> Frame | None:
         """The frame that a site is charged to; None for an empty stack."""
-        return charged_frame(tuple(frames), self._callers, self._rules, is_given_back=key in self._given_back)
+        known = self._charged.get(key)
+        if known is not None and known.frames is frames:
+            return known.frame
+        is_given_back = key in self._given_back
+        frame = charged_frame(frames, self._callers, self._rules, is_given_back=is_given_back)
+        if known is not None or len(self._charged) < _CHARGED_MAX:
+            self._charged[key] = _Charged(frames, frame)
+        return frame
 
     def fingerprint(self, key: SiteKey) -> str | None:
         """The fingerprint of a site, once it is settled."""
@@ -110,6 +128,7 @@ class SiteCharging:
         if stacks.keys() == self._stacks.keys() and given_back == self._given_back:
             return
         self._stacks, self._given_back = stacks, given_back
+        self._charged.clear()
         self._callers = Callers(
             (stacks[keys[row]], int(allocated[row]), keys[row] in self._given_back)
             for row in busiest.tolist()

@@ -371,9 +371,13 @@ class TracedProcess:
             # These stacks were named before it was known where Go's code begins.
             self._named.clear()
 
-    def note_code(self, maps: Maps) -> None:
-        """Record the mapped code of the process; called after its mappings were read."""
-        changes = maps.process(self.pid).code_changes
+    def note_code(self, maps: Maps, changes: int | None = None) -> None:
+        """Record the mapped code of the process; called after its mappings were read.
+
+        `changes`: how often it changed so far (ProcessCounters.code_changes), if that is known.
+        """
+        if changes is None:
+            changes = maps.process(self.pid).code_changes
         if changes != self._noted_code:
             self.symbolizer.note_loaded(maps.code.of(self.pid, root_of(self.pid).path))
             self._noted_code = changes

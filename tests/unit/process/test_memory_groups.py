@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bpfleakd.model.container import ContainerKind, GroupMemory
-from bpfleakd.process.memory_groups import narrowest_group, read_group_memory, read_process_parts
+from bpfleakd.process.memory_groups import GroupReader, read_group_memory, read_process_parts
 
 NO_LIMIT_V1 = 0x7FFFFFFFFFFFF000
 
@@ -62,7 +62,7 @@ def write(directory: Path, **files: object) -> None:
 
 
 def read(proc: Path, cgroup: Path) -> GroupMemory:
-    group = narrowest_group(7, proc, cgroup)
+    group = GroupReader(proc, cgroup).narrowest(7)
     assert group is not None
     return read_group_memory(group)
 
@@ -132,7 +132,7 @@ def test_the_group_with_the_least_room_counts(proc: Path, tmp_path: Path) -> Non
         tmp_path / "shop" / "worker", memory__max=81_000_000, memory__current=80_000_000, memory__stat=STAT_V2
     )
     write(tmp_path / "shop", memory__max=85_000_000, memory__current=84_000_000, memory__stat="")
-    group = narrowest_group(7, proc, tmp_path)
+    group = GroupReader(proc, tmp_path).narrowest(7)
     assert group is not None
     assert (group.cgroup, group.room_bytes) == ("/shop", 1_000_000)
 
@@ -141,13 +141,13 @@ def test_a_group_that_goes_meanwhile(proc: Path, tmp_path: Path) -> None:
     """It keeps the figures known so far; without any it has none."""
     directory = tmp_path / "shop" / "worker"
     write(directory, memory__max=90_000_000, memory__current=80_000_000, memory__stat=STAT_V2)
-    group = narrowest_group(7, proc, tmp_path)
+    group = GroupReader(proc, tmp_path).narrowest(7)
     assert group is not None
     for file in directory.iterdir():
         file.unlink()
     assert read_group_memory(group) == GroupMemory("/shop/worker", 2, 90_000_000, 80_000_000, {})
-    assert narrowest_group(7, proc, tmp_path) is None
-    assert narrowest_group(8, proc, tmp_path) is None
+    assert GroupReader(proc, tmp_path).narrowest(7) is None
+    assert GroupReader(proc, tmp_path).narrowest(8) is None
 
 
 def test_what_a_process_has_of_it(proc: Path) -> None:
@@ -165,4 +165,4 @@ def test_the_name_of_a_group_is_no_further_group(proc: Path, tmp_path: Path) -> 
     """A user who may make groups chooses their names, with all characters but newlines."""
     write(tmp_path / "cgroup" / "shop" / "worker", **{"memory.max": 1 << 20, "memory.current": 1 << 10})
     (proc / "7" / "cgroup").write_bytes(b"0::/mine\r0::/shop/worker\n")
-    assert narrowest_group(7, proc, tmp_path / "cgroup") is None
+    assert GroupReader(proc, tmp_path / "cgroup").narrowest(7) is None

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bpfleakd.model.limit import MemoryLimit, MemoryLimitKind
-from bpfleakd.process.memory_limits import read_memory_limits
+from bpfleakd.process.memory_limits import MemoryLimitReader
 
 LIMITS = """\
 Limit                     Soft Limit           Hard Limit           Units
@@ -45,12 +45,31 @@ def test_the_groups_around_it_count(proc: Path, tmp_path: Path) -> None:
     groups = tmp_path / "cgroup"
     a_group(groups / "system.slice" / "shop.service", "max", 500, 0)
     a_group(groups / "system.slice", "900", 700, 300)
-    limits = read_memory_limits(7, proc, groups)
+    limits = MemoryLimitReader(proc, groups).read(7)
     assert limits == (
         MemoryLimit(MemoryLimitKind.CGROUP, 900, 400),
         MemoryLimit(MemoryLimitKind.DATA, 2_000_000, 1_024_000),
         MemoryLimit(MemoryLimitKind.HOST, 16_384_000, 10_240_000),
     )
+
+
+def test_what_processes_share_is_read_once(proc: Path, tmp_path: Path) -> None:
+    """For them it is one moment; another reader sees the next."""
+    group = tmp_path / "cgroup" / "shop"
+    a_group(group, "900", 700, 0)
+    for pid in ("7", "8"):
+        (proc / pid).mkdir(exist_ok=True)
+        (proc / pid / "cgroup").write_text("0::/shop\n")
+    reader = MemoryLimitReader(proc, tmp_path / "cgroup")
+    first = reader.read(7)
+    (group / "memory.current").write_text("800\n")
+    (proc / "meminfo").write_text("MemTotal: 16000 kB\nMemAvailable: 5000 kB\n")
+
+    group_limit = MemoryLimit(MemoryLimitKind.CGROUP, 900, 700)
+    assert set(reader.read(8)) == {group_limit, MemoryLimit(MemoryLimitKind.HOST, 16_384_000, 10_240_000)}
+    assert set(reader.read(8)) < set(first)
+    next_reader = MemoryLimitReader(proc, tmp_path / "cgroup")
+    assert MemoryLimit(MemoryLimitKind.CGROUP, 900, 800) in next_reader.read(7)
 
 
 def test_the_first_version_of_groups(proc: Path, tmp_path: Path) -> None:
@@ -59,7 +78,8 @@ def test_the_first_version_of_groups(proc: Path, tmp_path: Path) -> None:
     (proc / "7" / "cgroup").write_text("9:cpu:/other\n8:name=systemd:/x\n4:hugetlb,memory:/shop\n")
     a_group(groups / "memory" / "shop", "900", 700, 100, version=1)
     a_group(groups / "memory", str(0x7FFFFFFFFFFFF000), 700, 100, version=1)
-    cgroup = [limit for limit in read_memory_limits(7, proc, groups) if limit.kind is MemoryLimitKind.CGROUP]
+    limits = MemoryLimitReader(proc, groups).read(7)
+    cgroup = [limit for limit in limits if limit.kind is MemoryLimitKind.CGROUP]
     assert cgroup == [MemoryLimit(MemoryLimitKind.CGROUP, 900, 600)]
 
 
@@ -67,14 +87,14 @@ def test_the_first_version_of_groups(proc: Path, tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_left_out(line: str, proc: Path, tmp_path: Path) -> None:
     """Groups outside of the daemon's namespace, and those that have just gone; all files may be missing."""
     (proc / "7" / "cgroup").write_text(f"{line}\n")
-    kinds = [limit.kind for limit in read_memory_limits(7, proc, tmp_path / "cgroup")]
+    kinds = [limit.kind for limit in MemoryLimitReader(proc, tmp_path / "cgroup").read(7)]
     assert kinds == [MemoryLimitKind.DATA, MemoryLimitKind.HOST]
-    assert read_memory_limits(8, tmp_path / "nowhere", tmp_path / "nowhere") == ()
+    assert MemoryLimitReader(tmp_path / "nowhere", tmp_path / "nowhere").read(8) == ()
 
 
 def test_the_real_ones_of_this_process() -> None:
     """The machine's is there; RLIMIT_AS only if it is set."""
-    kinds = {limit.kind for limit in read_memory_limits(os.getpid())}
+    kinds = {limit.kind for limit in MemoryLimitReader().read(os.getpid())}
     assert MemoryLimitKind.HOST in kinds
     is_limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
     assert (MemoryLimitKind.ADDRESS_SPACE in kinds) == is_limited

@@ -409,7 +409,7 @@ class TestEnd:
     ) -> None:
         """A process that was detached lives on, and still reaches it."""
         leaks = ProcessVerdict(Verdict.LEAK, "why", 23.0, 23.0, 20.0, 26.0, 1.0, None, 7_500.0)
-        monkeypatch.setattr(VerdictEngine, "process_verdict", staticmethod(lambda _traced: leaks))
+        monkeypatch.setattr(VerdictEngine, "process_verdict", staticmethod(lambda _traced, _limits: leaks))
         world.tracer.start(pid, EXACT)
         if exits:
             world.kill(pid)
