@@ -116,12 +116,14 @@ class ProcessSlots:
         pages = -(-self._count * abi.PROCESS.itemsize // mmap.PAGESIZE)
         self._memory = mmap.mmap(processes_fd, pages * mmap.PAGESIZE)
         self._rows = np.frombuffer(self._memory, abi.PROCESS, self._count)
+        # numpy copies a record field by field, and its bytes at once.
+        self._bytes = self._rows.view(np.uint8).reshape(self._count, abi.PROCESS.itemsize)
         self._slots_fd = slots_fd
         self._slots = {int(self._rows["tgid"][slot]): int(slot) for slot in self._rows["tgid"].nonzero()[0]}
 
     def close(self) -> None:
         """Unmap the map."""
-        self._rows = np.empty(0, abi.PROCESS)
+        self._rows, self._bytes = np.empty(0, abi.PROCESS), np.empty((0, 0), np.uint8)
         # A row in use keeps it mapped until then.
         with contextlib.suppress(BufferError):
             self._memory.close()
@@ -170,7 +172,8 @@ class ProcessSlots:
     def row(self, pid: int) -> np.void:
         """The current figures of a process: a copy of its PROCESS, zero for one without a slot."""
         slot = self._slots.get(pid)
-        row: np.void = np.zeros(1, abi.PROCESS)[0] if slot is None else self._rows[slot].copy()
+        copied = np.zeros(abi.PROCESS.itemsize, np.uint8) if slot is None else self._bytes[slot].copy()
+        row: np.void = copied.view(abi.PROCESS)[0]
         return row
 
     def counters(self, pid: int, idle_unmatched_frees: int = 0) -> ProcessCounters:

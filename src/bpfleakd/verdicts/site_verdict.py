@@ -129,6 +129,11 @@ class Classification(Struct, frozen=True):
         return are_leaks
 
     @property
+    def has_growth(self) -> bool:
+        """Whether any site leaks or grows."""
+        return bool(((self.codes == _LEAK) | (self.codes == _GROWING)).any())
+
+    @property
     def measured(self) -> Persistence:
         """The measurements that the verdicts are based on."""
         return self._measured

@@ -279,6 +279,25 @@ class SiteVerdicts:
         blocks are not known one by one, a collector lets garbage of that share of what is live gather. The
         runtime's own memory may grow, as long as it does not leak.
         """
+        found, committed = self._growth_found(table, suppressed, heap, garbage_share)
+        full_since_s = self.observed.full_since_s(table)
+        verdict = classify_process(
+            *self.observed.memory(), found, limits, full_since_s, self.observed.full_of
+        )
+        if heap is None or (judged := heap.of_process) is None:
+            return verdict
+        return with_managed_heap(verdict, judged, committed, found)
+
+    def _growth_found(
+        self,
+        table: SiteTable,
+        suppressed: NDArray[np.intp],
+        heap: HeapTracking | None,
+        garbage_share: float,
+    ) -> tuple[FoundGrowth, float]:
+        """What the sites gain, and what those gain that commit the managed heap, in bytes per second."""
+        if self._latest is None or not self._latest.classification.has_growth:
+            return FoundGrowth(0, 0.0, 0.0), 0.0
         rows = table.memory_rows
         ranks, rates = self.ranks(rows)
         committed = of_runtime = 0.0
@@ -290,10 +309,9 @@ class SiteVerdicts:
             ranks[commits | is_own] = 0
         if heap is not None:
             ranks[np.isin(rows, list(heap.owned.unconfirmed)) & (ranks == _LEAKS)] = _GROWS
-        if self._latest is not None:
-            # Sites that are judged together count once.
-            is_known = rows < len(self._latest.leads)
-            ranks[is_known] *= self._latest.leads[rows[is_known]]
+        # Sites that are judged together count once.
+        is_known = rows < len(self._latest.leads)
+        ranks[is_known] *= self._latest.leads[rows[is_known]]
         known = np.isin(rows, suppressed)
         of_suppressed = float(rates[known & (ranks > 0)].sum())
         ranks[known] = 0
@@ -308,13 +326,7 @@ class SiteVerdicts:
             *self._leaks_in(np.setdiff1d(table.file_rows, suppressed)),
             *self._leaks_in(np.setdiff1d(table.stack_rows, suppressed)),
         )
-        full_since_s = self.observed.full_since_s(table)
-        verdict = classify_process(
-            *self.observed.memory(), found, limits, full_since_s, self.observed.full_of
-        )
-        if heap is None or (judged := heap.of_process) is None:
-            return verdict
-        return with_managed_heap(verdict, judged, committed, found)
+        return found, committed
 
     def _leaks_in(self, rows: NDArray[np.intp]) -> tuple[int, float]:
         """How many sites in these rows leak, and how fast."""
@@ -385,7 +397,7 @@ class SiteVerdicts:
         """Keys for sorting rows of the table: 2 for a leak, 1 for a growing site, else 0; and their rates."""
         ranks, rates = np.zeros(len(rows), np.int8), np.zeros(len(rows))
         latest = self._latest
-        if latest is None:
+        if latest is None or not latest.classification.has_growth:
             return ranks, rates
         known = np.flatnonzero(rows < len(latest.positions))
         known = known[latest.positions[rows[known]] >= 0]
