@@ -27,7 +27,7 @@
 #define MIN_SAMPLE_INTERVAL (1ULL << 10)
 #define MAX_SAMPLE_INTERVAL (1ULL << 32)
 
-#define MARKS_PER_S 256
+#define MARKS_PER_S 128
 #define MAX_STRETCH 3
 
 /* Per thread. All zero: it has not allocated yet. */
