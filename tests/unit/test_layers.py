@@ -27,6 +27,7 @@ LEAVES = (
     "pid_namespace",
     "private_directory",
     "ranges",
+    "threads",
     "turns",
 )
 
@@ -95,6 +96,22 @@ HOMES: dict[str, str] = {
     "h11": "api",
     "structlog": "",
     "yaml": "config_file",
+}
+
+
+# What starts threads and processes without `threads.usual_priority`, each with the reason.
+STARTERS: dict[str, str] = {
+    "cli": "another process than the daemon",
+    "daemon.cleanup": "another process than the daemon",
+    "daemon.doctor": "another process than the daemon",
+    "daemon.worker": "the loop starts the worker's thread",
+    "kernel.children.child_series": "in a child",
+    "kernel.loader": "before there are ticks",
+    "kernel.mounts": "before there are ticks",
+    "kernel.probes.cost": "in a child",
+    "kernel.trial": "before there are ticks",
+    "sandbox.zygote": "in a child",
+    "supervision.process_event_feed": "before there are ticks",
 }
 
 
@@ -181,6 +198,29 @@ def test_what_is_private_stays_in_its_module():
 def test_a_private_import_is_found():
     """The test can fail."""
     assert hidden_names(ast.parse("from bpfleakd.model.site import _sum, Site")) == ["_sum"]
+
+
+def starts(tree: ast.Module) -> bool:
+    """Whether a module starts threads or processes, at the priority of the thread that runs it."""
+    calls = {ast.unparse(node.func).split(".")[-1] for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    runs = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    is_starting = calls & {"Thread", "ThreadPoolExecutor", "Popen", "fork"} or "subprocess.run" in runs
+    return bool(is_starting) and "usual_priority" not in calls
+
+
+def test_nothing_starts_at_idle_priority():
+    """A thread that begins in an idle tick would be idle for ever."""
+    found = {name for name, tree in modules() if starts(tree)}
+    known = {name: STARTERS.get(name) or STARTERS.get(name.split(".")[0]) for name in found}
+    assert {name for name, reason in known.items() if not reason} == set()
+    assert {name for name in STARTERS if not any(f"{one}.".startswith(f"{name}.") for one in found)} == set()
+
+
+@pytest.mark.parametrize("call", ["threading.Thread(target=f)", "subprocess.run(['ls'])", "os.fork()"])
+def test_a_start_is_found(call):
+    """The test can fail."""
+    assert starts(ast.parse(call))
+    assert not starts(ast.parse(f"usual_priority(); {call}"))
 
 
 def test_the_table_has_no_circle():

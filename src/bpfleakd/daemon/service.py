@@ -62,6 +62,8 @@ _TABLES_LIMIT_S = 5.0
 _ATTACH_PAUSE_S = 0.01
 # Verdicts and large answers leave holes in the heap.
 _TRIM_PAUSE_S = 10.0
+# How long a tick may take at idle priority.
+_IDLE_MOST_S = 5.0
 
 
 class DaemonService:
@@ -277,20 +279,27 @@ class DaemonService:
         return await self._worker.call(self._backend.stats)
 
     async def tick(self) -> float:
-        """Run one tick; returns how many seconds reading the counters took."""
-        self.next_tick_s = 0.0
-        took_s = await self._worker.call(self._backend.tracer.tick)
+        """Run one tick; returns how many seconds reading the counters took.
+
+        A tick that could have waited may also take as long, at idle priority.
+        """
+        idle_s, self.next_tick_s = min(self.next_tick_s, _IDLE_MOST_S), 0.0
+        took_s = await self._call(self._backend.tracer.tick, idle_s)
         await self._worker.call(self._backend.supervise)
         self._backend.supervision.wake()
-        await self._worker.call(self._backend.refresh_snapshot)
+        await self._call(self._backend.refresh_snapshot, idle_s)
         await self._worker.call(reads().close_idle)
         now_s = time.monotonic()
         if now_s >= self._trim_due_s:
-            await self._worker.call(c_heap.trim)
+            await self._call(c_heap.trim, idle_s)
             self._trim_due_s = now_s + _TRIM_PAUSE_S
         # Last: what is attached to from here on ends the rest (`attached`).
         self.next_tick_s = await self._worker.call(self._backend.tracer.next_tick_s)
         return took_s
+
+    async def _call(self, work: Callable[[], _Answer], idle_s: float) -> _Answer:
+        """Call it in the worker, at idle priority for at most `idle_s`."""
+        return await (self._worker.call_idly(work, idle_s) if idle_s else self._worker.call(work))
 
     async def _ask(self, question: Callable[[ProcessQueries], _Answer]) -> _Answer:
         return await self._worker.call(lambda: question(self._backend.queries))

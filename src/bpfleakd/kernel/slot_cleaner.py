@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from bpfleakd.kernel import bpf
+from bpfleakd.threads import usual_priority
 
 _THREADS = 4
 
@@ -25,6 +26,7 @@ class SlotCleaner:
 
     def clean(self, slot: int) -> None:
         """Empty a slot soon. No program may refer to it, and nobody may take it meanwhile."""
+        usual_priority()
         self._cleaning[slot] = self._threads.submit(self._empty, slot)
 
     @property

@@ -6,8 +6,9 @@ import contextlib
 import ctypes
 import os
 import socket
-import threading
 from collections.abc import Iterator
+
+from bpfleakd.threads import begin_thread
 
 _CLONE_NEWNET = 0x4000_0000
 _OWN = "/proc/thread-self/ns/net"
@@ -50,9 +51,7 @@ def _in_namespace(namespace: str, address: str, port: int, timeout_s: float) -> 
         except OSError as error:
             found.append(error)
 
-    thread = threading.Thread(target=work, name="network-namespace", daemon=True)
-    thread.start()
-    thread.join()
+    begin_thread("network-namespace", work).join()
     if isinstance(found[0], OSError):
         raise found[0]
     return found[0]

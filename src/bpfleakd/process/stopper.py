@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from bpfleakd import errors
 from bpfleakd.process.proc_text import status_fields
 from bpfleakd.process.process import command_of
+from bpfleakd.threads import begin_thread
 
 PROC = Path("/proc")
 
@@ -79,8 +80,7 @@ class Held:
         self._holding = False
         self.registers: tuple[ThreadRegisters, ...] = ()
         self.stopped_s = 0.0
-        self._thread = threading.Thread(target=self._run, name="stopper", daemon=True)
-        self._thread.start()
+        self._thread = begin_thread("stopper", self._run)
         self._ready.wait()
         if self._failure is not None:
             self._thread.join()

@@ -25,6 +25,7 @@ from weakref import WeakSet
 from bpfleakd.sandbox.answer_stream import AnswerStream
 from bpfleakd.sandbox.channel import ChannelError, HelperFailed, JobFailed, receive, send
 from bpfleakd.sandbox.orders import Failure, Order, Spent
+from bpfleakd.threads import begin_thread, usual_priority
 
 T = TypeVar("T")
 
@@ -162,7 +163,7 @@ class Helpers:
 
     def prepare_soon(self) -> None:
         """The same without waiting; a failure shows when a job is ordered."""
-        threading.Thread(target=self._prepare_quietly, name="helpers-start", daemon=True).start()
+        begin_thread("helpers-start", self._prepare_quietly)
 
     def _prepare_quietly(self) -> None:
         with contextlib.suppress(HelperFailed, OSError):
@@ -193,6 +194,7 @@ class Helpers:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs:
             command = [sys.executable, "-P", "-m", "bpfleakd.sandbox.zygote", str(theirs.fileno())]
+            usual_priority()
             # Threads of numpy would be missing in the children.
             self._process = subprocess.Popen(
                 [*command, *self._modules],
@@ -216,7 +218,7 @@ class Helpers:
             raise
         self._control = ours
         self._ended = threading.Event()
-        threading.Thread(target=self._end_when_idle, args=(self._ended,), name="helpers", daemon=True).start()
+        begin_thread("helpers", self._end_when_idle, self._ended)
 
     def _end_when_idle(self, ended: threading.Event) -> None:
         while (left_s := self._idle_left_s()) > 0:

@@ -42,6 +42,7 @@ from bpfleakd.symbols.naming_jobs import (
     NamedVtable,
     SourceFrame,
 )
+from bpfleakd.threads import begin_thread
 
 Place: TypeAlias = tuple[int, int]
 """The address to look up in a file, and the one it represents (naming_jobs.name_addresses)."""
@@ -217,7 +218,7 @@ class NameService:
         self._waiting[owner] = client
         if self._threads < min(_THREADS, len(self._waiting)):
             self._threads += 1
-            threading.Thread(target=self._serve, name="names", daemon=True).start()
+            begin_thread("names", self._serve)
         self._changed.notify()
 
     def _serve(self) -> None:

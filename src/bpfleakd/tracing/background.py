@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import structlog
 
+from bpfleakd.threads import begin_thread
+
 log = structlog.get_logger()
 
 
@@ -37,7 +39,7 @@ class Background:
         if len(self._running) >= self._threads_max:
             return None
         done = self._running[owner] = threading.Event()
-        threading.Thread(target=self._run, args=(owner, job, done), name=self._name, daemon=True).start()
+        begin_thread(self._name, self._run, owner, job, done)
         return done
 
     def _run(self, owner: str, job: Callable[[], None], done: threading.Event) -> None:

@@ -34,6 +34,7 @@ from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.files.mapped_files import FileKey, OpenedFile
 from bpfleakd.process.files.process_code import ProcessCode, open_code
 from bpfleakd.sandbox.channel import HelperFailed
+from bpfleakd.threads import begin_thread
 from bpfleakd.tracing.checkpoint import read_checkpoint, write_checkpoint
 from bpfleakd.unwind.managed_code import CodeRange
 from bpfleakd.unwind.rules import pack
@@ -227,12 +228,7 @@ class Unwinding:
         # Small files first: most frames are in the program itself and in the C library.
         codes = sorted(wanted.values(), key=lambda code: code.key.size_bytes)
         self._building.update(wanted)
-        threading.Thread(
-            target=self._build_each,
-            args=(codes,),
-            name="unwind-tables",
-            daemon=True,
-        ).start()
+        begin_thread("unwind-tables", self._build_each, codes)
 
     def _build_each(self, codes: Sequence[_Code]) -> None:
         """Runs in the thread of one process."""

@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from typing import IO, Any
 
 from bpfleakd import errors
+from bpfleakd.threads import usual_priority
 
 KILLED_S = 5.0
 _PR_SET_PDEATHSIG = 1
@@ -80,6 +81,7 @@ class Child:
 
 def start(module: str, log: int | IO[bytes], descriptors: Sequence[int] = ()) -> subprocess.Popen[bytes]:
     """Start a module with pipes for requests and replies, and `log` for all else that it prints."""
+    usual_priority()
     return subprocess.Popen(
         [sys.executable, "-P", "-m", module],
         stdin=subprocess.PIPE,

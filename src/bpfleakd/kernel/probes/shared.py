@@ -35,6 +35,7 @@ from msgspec import Struct
 
 from bpfleakd.kernel import bpf
 from bpfleakd.kernel.mounts import ensure_tracefs
+from bpfleakd.threads import usual_priority
 
 InodeKey: TypeAlias = tuple[int, int]
 """Device and inode of a file."""
@@ -274,6 +275,7 @@ def _command(text: str) -> None:
 @contextlib.contextmanager
 def _stopped_process() -> Iterator[int]:
     """Yield the pid of an idle process, and end it afterwards."""
+    usual_priority()
     process = subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL)
     try:
         # It is stopped, so it never reaches the probes that it gets.

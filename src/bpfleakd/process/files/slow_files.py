@@ -18,6 +18,7 @@ from typing import Generic, TypeVar
 
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.reading.patience import Patience, instance_now
+from bpfleakd.threads import begin_thread
 
 T = TypeVar("T")
 
@@ -36,7 +37,7 @@ class _Opening(Generic[T]):
         self._file: T | None = None
         self._error: OSError | None = None
         self._opened = threading.Event()
-        threading.Thread(target=self._run, name="slow-open", daemon=True).start()
+        begin_thread("slow-open", self._run)
 
     def wait(self, wait_s: float) -> bool:
         """Whether it ends within this time."""

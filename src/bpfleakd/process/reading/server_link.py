@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bpfleakd.process.reading import server
+from bpfleakd.threads import usual_priority
 
 # How often a late reply is checked; a wait below half of this is not charged.
 _SLICE_S = 0.02
@@ -40,6 +41,7 @@ class ServerLink:
         try:
             os.ftruncate(buffer, server.BUFFER_BYTES)
             self._data = mmap.mmap(buffer, server.BUFFER_BYTES)
+            usual_priority()
             # Without the package and its libraries, it starts in a fifth of the time.
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", server.__file__, str(theirs.fileno()), str(buffer)],

@@ -38,6 +38,7 @@ from bpfleakd.runtimes.cpython.heap_reading import (
     ask,
 )
 from bpfleakd.runtimes.runtime import CYCLES_WAIT_MAX_S, CycleGarbage, LiveHeap, Retained, TypeCount
+from bpfleakd.threads import begin_thread
 
 log = structlog.get_logger()
 
@@ -118,8 +119,7 @@ class ObjectHeap:
             self._thread = None
             self._take(now_ns)
         if self.failure is None and now_ns >= self._due_ns and not self._is_closed:
-            self._thread = threading.Thread(target=self._read, name="python-heap", daemon=True)
-            self._thread.start()
+            self._thread = begin_thread("python-heap", self._read)
 
     def charge(self, stack_of_block: Callable[[int], RawStack | None]) -> None:
         """Find the stacks of growing containers' tables, while these are still where they were read."""

@@ -10,7 +10,6 @@ Rules:
 from __future__ import annotations
 
 import queue
-import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -18,6 +17,7 @@ from bpfleakd.runtimes.dotnet.diagnostics import DiagnosticsError, Session
 from bpfleakd.sandbox.answer_stream import AnswerStream
 from bpfleakd.sandbox.channel import HelperFailed, JobFailed
 from bpfleakd.sandbox.helpers import Helpers
+from bpfleakd.threads import begin_thread
 
 T = TypeVar("T")
 
@@ -84,7 +84,7 @@ class EventStream(Generic[T]):
         wanted = not self._is_closed and not self._is_opening and self._failures < _FAILURES_MAX
         if wanted and now_ns >= self._due_ns:
             self._is_opening = True
-            threading.Thread(target=self._open, name="dotnet-events", daemon=True).start()
+            begin_thread("dotnet-events", self._open)
 
     def _open(self) -> None:
         try:

@@ -13,7 +13,6 @@ Rules:
 from __future__ import annotations
 
 import queue
-import threading
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from operator import itemgetter
@@ -30,6 +29,7 @@ from bpfleakd.runtimes.dotnet.stream_jobs import CodePart
 from bpfleakd.symbols.dotnet_names import assembly_name, method_name
 from bpfleakd.symbols.jit_index import JitIndex
 from bpfleakd.symbols.jit_modules import JitModules
+from bpfleakd.threads import begin_thread
 from bpfleakd.turns import Turns
 
 log = structlog.get_logger()
@@ -155,7 +155,7 @@ class DotnetMethods:
             self._is_looking, self._is_wanted = True, False
             self._due_ns, self._soonest_ns = now_ns + self._pause_ns, now_ns + _PAUSE_NS
             self._looked_for = set(self._unnamed)
-            threading.Thread(target=self._look_once, name="dotnet-methods", daemon=True).start()
+            begin_thread("dotnet-methods", self._look_once)
 
     def find(self, address: int) -> Sequence[Method] | None:
         """The method at an address; requests a look for unknown code."""

@@ -27,6 +27,7 @@ from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.jvm.code_cache import CodeCache, CodeSnapshot, is_same_code
 from bpfleakd.runtimes.jvm.layout import JvmLayout
 from bpfleakd.runtimes.jvm.unwinding import code_tables
+from bpfleakd.threads import begin_thread
 from bpfleakd.unwind.table import UnwindTable
 
 log = structlog.get_logger()
@@ -84,7 +85,7 @@ class JavaCode:
             is_whole = now_ns >= self._whole_due_ns
             if is_whole:
                 self._whole_due_ns = now_ns + _WHOLE_NS
-            threading.Thread(target=self._read, args=(is_whole,), name="java-code", daemon=True).start()
+            begin_thread("java-code", self._read, is_whole)
         try:
             found, took_ns = self._answers.get(timeout=_WAIT_S if has_begun else 0.0)
         except queue.Empty:
