@@ -143,7 +143,7 @@ class Daemon:
         config, tick_s = self._config, self._config.tick_s
         # Memory is read at ticks, and a tick feeds the watchdog and keeps the programs recording.
         longest_s = min(config.auto.interval_s, self._manager.watchdog_s, config.unattended_s) / 2
-        rest_s = max(tick_s, min(_LONGEST_REST_TICKS * tick_s, longest_s, service.next_tick_s))
+        rest_s = max(tick_s, min(_LONGEST_REST_TICKS * tick_s, longest_s, service.next_tick.wait_s))
         self._rests_long = rest_s > tick_s
         return rest_s
 

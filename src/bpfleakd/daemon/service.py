@@ -48,6 +48,7 @@ from bpfleakd.runtimes.runtime import RuntimeFailure
 from bpfleakd.suppressions import read_suppressions
 from bpfleakd.tracing.attaching.attach import IMPATIENT, PATIENT
 from bpfleakd.tracing.attaching.discovery import SEARCH_WAIT_S
+from bpfleakd.tracing.lifetime.tick_pace import NextTick
 
 log = structlog.get_logger()
 
@@ -83,8 +84,7 @@ class DaemonService:
         self._requesting = asyncio.Lock()
         self._sampling = asyncio.Lock()
         self._trim_due_s = 0.0
-        self.next_tick_s = 0.0
-        """How many seconds the next tick may wait; 0.0: no longer than usual."""
+        self.next_tick = NextTick()
 
     @property
     def snapshot(self) -> MetricsSnapshot:
@@ -281,9 +281,9 @@ class DaemonService:
     async def tick(self) -> float:
         """Run one tick; returns how many seconds reading the counters took.
 
-        A tick that could have waited may also take as long, at idle priority.
+        At idle priority, where nothing needs a prompt reading (`next_tick`).
         """
-        idle_s, self.next_tick_s = min(self.next_tick_s, _IDLE_MOST_S), 0.0
+        idle_s, self.next_tick = min(self.next_tick.idle_s, _IDLE_MOST_S), NextTick()
         took_s = await self._call(self._backend.tracer.tick, idle_s)
         await self._worker.call(self._backend.supervise)
         self._backend.supervision.wake()
@@ -294,7 +294,7 @@ class DaemonService:
             await self._call(c_heap.trim, idle_s)
             self._trim_due_s = now_s + _TRIM_PAUSE_S
         # Last: what is attached to from here on ends the rest (`attached`).
-        self.next_tick_s = await self._worker.call(self._backend.tracer.next_tick_s)
+        self.next_tick = await self._worker.call(self._backend.tracer.next_tick)
         return took_s
 
     async def _call(self, work: Callable[[], _Answer], idle_s: float) -> _Answer:

@@ -27,7 +27,7 @@ from bpfleakd.tracing.go.profile_switch import turn_on_profile
 from bpfleakd.tracing.judging.site_suppressions import SiteSuppressions
 from bpfleakd.tracing.lifetime.beginning import Beginning, TracingOptions
 from bpfleakd.tracing.lifetime.ending import Ending
-from bpfleakd.tracing.lifetime.tick_pace import TickPace
+from bpfleakd.tracing.lifetime.tick_pace import NextTick, TickPace
 from bpfleakd.tracing.lifetime.turns import TracingTurns
 from bpfleakd.tracing.memory_breakdown import MemoryBreakdown
 from bpfleakd.tracing.observer import TracingObserver
@@ -296,9 +296,9 @@ class Tracer:
             observer.ticked(took_s)
         return took_s
 
-    def next_tick_s(self) -> float:
-        """How many seconds the next tick may wait (`TickPace.wait_s`)."""
-        return self._pace.wait_s(self._running.values(), self.ring_used_share, self.clock_ns())
+    def next_tick(self) -> NextTick:
+        """How long the next tick may wait, and how long it may take; to be asked once after each tick."""
+        return self._pace.next_tick(self._running.values(), self.ring_used_share, self.clock_ns())
 
     # Internals.
 

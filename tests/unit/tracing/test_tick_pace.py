@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bpfleakd.model.process import ProcessId
-from bpfleakd.tracing.lifetime.tick_pace import TickPace
+from bpfleakd.tracing.lifetime.tick_pace import NextTick, TickPace
 
 S = 1_000_000_000
 MB = 1 << 20
@@ -31,13 +31,17 @@ def sampled_inside(pid: int = 1, *, attached_s: float = 0.0, **changed: Any) -> 
     )
 
 
-def wait_s(
+def next_tick(
     *processes: SimpleNamespace, now_s: float, ring: float = 0.0, pace: TickPace | None = None
-) -> float:
+) -> NextTick:
     """What the second of two ticks finds: the first has nothing to compare with."""
     pace = pace or TickPace()
-    pace.wait_s(processes, 0.0, 0)  # type: ignore[arg-type]
-    return pace.wait_s(processes, ring, round(now_s * S))  # type: ignore[arg-type]
+    pace.next_tick(processes, 0.0, 0)  # type: ignore[arg-type]
+    return pace.next_tick(processes, ring, round(now_s * S))  # type: ignore[arg-type]
+
+
+def wait_s(*processes: SimpleNamespace, **how: Any) -> float:
+    return next_tick(*processes, **how).wait_s
 
 
 def test_a_wait_is_a_small_part_of_what_was_observed() -> None:
@@ -91,10 +95,38 @@ def test_memory_that_changes_is_read_promptly(grow: Callable[[int], int | None],
 
     process.anonymous_bytes = grow(process.anonymous_bytes)
 
-    assert (pace.wait_s([process], 0.0, 600 * S) > 0.0) is waits
-    assert pace.wait_s([process], 0.0, 600 * S) > 0.0
+    assert (pace.next_tick([process], 0.0, 600 * S).wait_s > 0.0) is waits
+    assert pace.next_tick([process], 0.0, 600 * S).wait_s > 0.0
 
 
 def test_the_first_reading_is_followed_soon() -> None:
     """It has nothing to be compared with."""
-    assert TickPace().wait_s([sampled_inside()], 0.0, 600 * S) == 0.0  # type: ignore[list-item]
+    assert TickPace().next_tick([sampled_inside()], 0.0, 600 * S).wait_s == 0.0  # type: ignore[list-item]
+
+
+def test_a_tick_that_may_wait_may_take_as_long() -> None:
+    """At idle priority; soon after an attach, half a second."""
+    assert next_tick(sampled_inside(), now_s=600).idle_s == pytest.approx(5.0)
+    assert next_tick(sampled_inside(), now_s=10).idle_s == 0.5
+    assert next_tick(now_s=600).idle_s == math.inf
+
+
+@pytest.mark.parametrize(
+    ("changed", "idle_s"),
+    [({"anonymous_bytes": None}, 5.0), ({"runtimes": (object(),)}, 0.5), ({"set_aside": object()}, 0.0)],
+)
+def test_samplers_inside_leave_half_a_second(changed: dict[str, Any], idle_s: float) -> None:
+    """But nothing else that is traced does, nor does a ring that fills."""
+    process = sampled_inside(**changed)
+    assert next_tick(process, now_s=600).idle_s == pytest.approx(idle_s)
+    outside = SimpleNamespace(process=SimpleNamespace(id=ProcessId(2, 1)), is_inside=False)
+    assert next_tick(process, sampled_inside(2, attachment=outside), now_s=600).idle_s == 0.0
+    assert next_tick(process, now_s=600, ring=0.1).idle_s == 0.0
+
+
+def test_growing_memory_leaves_half_a_second() -> None:
+    """The tick is not to wait."""
+    pace, process = TickPace(), sampled_inside()
+    next_tick(process, now_s=600, pace=pace)
+    process.anonymous_bytes *= 2
+    assert pace.next_tick([process], 0.0, 600 * S) == NextTick(0.0, 0.5)  # type: ignore[list-item]
