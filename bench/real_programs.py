@@ -8,9 +8,7 @@ two of the same program differ by a percent for as long as they run: their addre
 
 A second of a virtual machine differs from the next by ten percent and more. The sampler inside costs less. So
 both processes are also under load at once, on the same cores: what they do per processor time is compared.
-That excludes the daemon's own time, which is measured beside it. p99 is compared in units of the mean. A load
-generator on a machine without an idle core shows every millisecond of the daemon's: so p99 is measured with a
-daemon that the kernel runs at idle priority, too.
+That excludes the daemon's own time, which is measured beside it. p99 is compared in units of the mean.
 """
 
 from __future__ import annotations
@@ -70,8 +68,7 @@ class _Way:
 
     `attach` yields a function that returns the rank of a function in the tool's answer; `read` finds the rank
     in the files that the tool left in the directory at the program's end. A turn has `loads` without, twice
-    as many traced, and as many without. Between the traced ones there are `at_once` loads of both, and those
-    of a program that answers with the tool `at_idle_priority`.
+    as many traced, and as many without. Between the traced ones there are `at_once` loads of both.
     """
 
     name: str
@@ -82,7 +79,6 @@ class _Way:
     loads: int = 1
     at_once: int = 0
     tool_cpu_ns: Callable[[], int] = lambda: 0
-    at_idle_priority: Callable[[], contextlib.AbstractContextManager[None]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +93,12 @@ class _AtOnce:
 class _Turn:
     """What loads without tracing and as many traced came to.
 
-    `at_once` is of loads of both at the same time, `at_idle` of traced ones with the tool at idle priority.
+    `at_once` is of loads of both at the same time.
     """
 
     without: list[Load]
     traced: list[Load]
     at_once: list[_AtOnce] = field(default_factory=list)
-    at_idle: list[Load] = field(default_factory=list)
 
     @property
     def kept(self) -> float:
@@ -112,13 +107,14 @@ class _Turn:
             return statistics.median(one.kept for one in self.at_once)
         return sum(load.per_s for load in self.traced) / sum(load.per_s for load in self.without)
 
-    def p99_ratio(self, loads: list[Load]) -> float | None:
-        """The p99 of loads with tracing, as a multiple of that without; None if they have none.
+    @property
+    def p99_ratio(self) -> float | None:
+        """The p99 with tracing, as a multiple of that without; None if they have none.
 
         In units of the mean time between answers, a p99 does not depend on how fast the machine is just now.
         What is left of the throughput says how much longer that unit is with tracing.
         """
-        traced, without = _p99_in_means(loads), _p99_in_means(self.without)
+        traced, without = _p99_in_means(self.traced), _p99_in_means(self.without)
         return traced / without / self.kept if traced and without else None
 
 
@@ -226,16 +222,11 @@ class _Found:
         benchmark.demand(lost.name, _INSIDE_LOSS, lost, "")
         tool = [one.tool for turn in self.turns[_INSIDE] for one in turn.at_once]
         benchmark.add(f"{of}: the daemon, of a core", "", tool)
-        of_p99 = f"{of}: p99, more than without"
-        for name, loads_of in (
-            (of_p99, lambda turn: turn.traced),
-            (f"{of_p99}, the daemon at idle priority", lambda turn: turn.at_idle),
-        ):
-            ratios = [turn.p99_ratio(loads_of(turn)) for turn in self.turns[_INSIDE]]
-            known = [ratio - 1 for ratio in ratios if ratio is not None]
-            if known:
-                more = benchmark.add(name, "", known)
-                benchmark.demand(name, _INSIDE_P99_MORE, more, "")
+        ratios = [turn.p99_ratio for turn in self.turns[_INSIDE]]
+        known = [ratio - 1 for ratio in ratios if ratio is not None]
+        if known:
+            more = benchmark.add(f"{of}: p99, more than without", "", known)
+            benchmark.demand(more.name, _INSIDE_P99_MORE, more, "")
 
 
 def _run(
@@ -257,15 +248,12 @@ def _run(
                 _loads(one, 1, _WARM_UP_S)
             before = _loads(other, loads)
             with _under(way, running, libraries / program.library) as place_of:
-                during, at_idle = _loads(running, loads), []
+                during = _loads(running, loads)
                 at_once = [_at_once(other, running, way) for _ in range(way.at_once)]
-                if way.at_idle_priority and before[0].p99_ms is not None:
-                    with way.at_idle_priority():
-                        at_idle = _loads(running, 2 * loads)
                 during += _loads(running, loads)
                 if way.attach and turn == number - 1 and program.leak:
                     place = place_of(program.leak)
-            turns.append(_Turn(before + _loads(other, loads), during, at_once, at_idle))
+            turns.append(_Turn(before + _loads(other, loads), during, at_once))
     if way.read and program.leak:
         place = way.read(directory, program.leak)
     return turns, place
@@ -354,7 +342,6 @@ def _ways(daemon: RunningDaemon) -> tuple[_Way, ...]:
             loads=_INSIDE_LOADS,
             at_once=_LOADS_AT_ONCE,
             tool_cpu_ns=daemon.cpu_ns,
-            at_idle_priority=daemon.at_idle_priority,
         ),
         _Way(_MEMLEAK, _under_memleak),
         _Way(_HEAPTRACK, launch=launchers.heaptrack, read=place_in_heaptrack),

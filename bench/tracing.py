@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import shutil
 import socket
@@ -201,21 +200,6 @@ class RunningDaemon:
     def cpu_ns(self) -> int:
         """The processor time so far of the daemon and its children."""
         return sum(_cpu_ns_of_tree(self.pid).values())
-
-    @contextlib.contextmanager
-    def at_idle_priority(self) -> Iterator[None]:
-        """Schedule it and its children as CPUSchedulingPolicy=idle of systemd would, until the block ends."""
-        self._schedule(os.SCHED_IDLE)
-        try:
-            yield
-        finally:
-            self._schedule(os.SCHED_OTHER)
-
-    def _schedule(self, policy: int) -> None:
-        for pid in _cpu_ns_of_tree(self.pid):
-            for task in Path(f"/proc/{pid}/task").iterdir():
-                with contextlib.suppress(ProcessLookupError):
-                    os.sched_setscheduler(int(task.name), policy, os.sched_param(0))
 
     def resident_mb(self) -> dict[str, float]:
         """Resident memory in MB (2^20): VmRSS, RssAnon, and VmHWM, the peak of VmRSS."""
