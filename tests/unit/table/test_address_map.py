@@ -135,11 +135,20 @@ def test_mremap_that_grows_gives_the_growth_to_its_caller():
     assert space.regions(B) == [LiveRegion(page(3), 2 * PAGE, 9, 1)]
 
 
+def a_million_loops_s() -> float:
+    """How long this machine takes for them just now."""
+    began_s = time.thread_time()
+    sum(number * number for number in range(1_000_000))
+    return time.thread_time() - began_s
+
+
 @pytest.mark.parametrize("places", [(0,), (0, 1 << 20)])
 def test_a_vector_that_grew_by_mremap_for_long_moves_in_little_time(places: tuple[int, ...]):
     """Each step is a region; two calls of each step are a few milliseconds, however many there were."""
     address_map, steps = AddressMap(), 1_500
     address_map.mapped(page(0), PAGE, A, 0, 1)
+    # A busy host makes a machine several times as slow, now and then.
+    loops_s = a_million_loops_s()
     began_s, place = time.thread_time(), 0
     for pages in range(1, steps):
         # One that may not move fails, and is called again.
@@ -150,8 +159,9 @@ def test_a_vector_that_grew_by_mremap_for_long_moves_in_little_time(places: tupl
         address_map.put(1, page(place), (pages + 1) * PAGE, A, pages)
     assert counters(address_map) == (steps, steps, steps, steps)
     assert [region.born_ns for region in address_map.regions(A)] == list(range(steps))
+    took_s = time.thread_time() - began_s
     # It took several times as long where pieces were put back one by one.
-    assert time.thread_time() - began_s < 6
+    assert took_s < 50 * (loops_s + a_million_loops_s()) / 2
 
 
 def test_a_vector_that_grows_for_long_has_few_regions_that_stand_for_all():
