@@ -14,7 +14,7 @@ from .machine import LIBRARIES, MIMALLOC, cannot_run, need_tool
 
 THREADS, ROUNDS, LARGEST_BYTES = 16, 1_500, 16 << 20
 # More probes that announce the same (inside/probes.h).
-PLACES = 16
+PLACES = 64
 
 
 def semaphores() -> list[str]:
