@@ -115,7 +115,7 @@ def test_calls_that_other_code_makes_are_noticed(tracer, preloaded):
         program.step(1)
         return bool(tracer.events("space.watched-in-kernel"))
 
-    wait_until(is_watched, timeout_s=60)
+    wait_until(is_watched, timeout_s=150)
     ledger = program.step(1_000)
 
     report = tracer.top_after_tick(program.pid)
