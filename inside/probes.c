@@ -35,6 +35,9 @@ static unsigned int next_wanted(const union semaphores *semaphores, unsigned int
 	return place;
 }
 
+#define FOR_EACH_WANTED(place, semaphores)                                  \
+	for (place = next_wanted(semaphores, 0); place < PLACES; place = next_wanted(semaphores, place + 1))
+
 bool are_blocks_wanted(void)
 {
 	return otel_memory_alloc_semaphore || next_wanted(&bpfleak_alloc_semaphores, 0) < PLACES;
@@ -42,12 +45,11 @@ bool are_blocks_wanted(void)
 
 void announce_block(void *block, size_t size, uint64_t weighted_bytes)
 {
-	const union semaphores *wanted = &bpfleak_alloc_semaphores;
 	unsigned int place;
 
 	if (otel_memory_alloc_semaphore)
 		PROBE3(otel_memory, alloc, otel_memory_alloc_semaphore, block, size, weighted_bytes);
-	for (place = next_wanted(wanted, 0); place < PLACES; place = next_wanted(wanted, place + 1)) {
+	FOR_EACH_WANTED(place, &bpfleak_alloc_semaphores) {
 		switch (place) {
 #define ANNOUNCE_BLOCK(place)                                                                                  \
 		case place:                                                                                    \
@@ -60,12 +62,11 @@ void announce_block(void *block, size_t size, uint64_t weighted_bytes)
 
 void announce_block_end(void *block)
 {
-	const union semaphores *wanted = &bpfleak_free_semaphores;
 	unsigned int place;
 
 	if (otel_memory_free_semaphore)
 		PROBE1(otel_memory, free, otel_memory_free_semaphore, block);
-	for (place = next_wanted(wanted, 0); place < PLACES; place = next_wanted(wanted, place + 1)) {
+	FOR_EACH_WANTED(place, &bpfleak_free_semaphores) {
 		switch (place) {
 #define ANNOUNCE_END(place)                                                                  \
 		case place:                                                                  \

@@ -374,7 +374,7 @@ class TracedProcess:
     def note_code(self, maps: Maps, changes: int | None = None) -> None:
         """Record the mapped code of the process; called after its mappings were read.
 
-        `changes`: how often it changed so far (ProcessCounters.code_changes), if that is known.
+        `changes` is the number of changes so far (ProcessCounters.code_changes); None reads it.
         """
         if changes is None:
             changes = maps.process(self.pid).code_changes

@@ -54,7 +54,7 @@ class TickPace:
 
         `ring_used_share` is the used part (0 to 1) of the ring of reports.
         """
-        changes = self._change(running)
+        changes = self._have_changed(running)
         if ring_used_share > _RING_SHARE_MAX or not all(map(_is_inside, running)):
             return NextTick()
         if changes or not all(map(_reports_little, running)):
@@ -63,7 +63,7 @@ class TickPace:
         wait_s = math.inf if youngest_ns is None else (now_ns - youngest_ns) / 1e9 * _WAIT_OF_OBSERVED
         return NextTick(wait_s, max(wait_s, _IDLE_S))
 
-    def _change(self, running: Collection[TracedProcess]) -> bool:
+    def _have_changed(self, running: Collection[TracedProcess]) -> bool:
         """Whether the memory of any process changes: since the last call, or for all one knows."""
         before, self._anonymous_bytes = self._anonymous_bytes, {
             traced.attachment.process.id: traced.anonymous_bytes
