@@ -101,9 +101,8 @@ def prologue(code: bytes) -> Iterator[tuple[Instruction, dict[str, str]]]:
             else:
                 holders.pop(to, None)
             continue
-        _read, written = instruction.regs_access()
-        for register in written:
-            holders.pop(_WHOLE_REGISTER.get(instruction.reg_name(register), ""), None)
+        for register in _written_by(instruction):
+            holders.pop(register, None)
 
 
 def _copy(instruction: Instruction) -> tuple[str, str] | None:
@@ -168,9 +167,19 @@ def is_harmless(instruction: Instruction) -> bool:
 
     if any(instruction.group(group) for group in (x86.X86_GRP_JUMP, x86.X86_GRP_CALL, x86.X86_GRP_RET)):
         return False
+    return not _written_by(instruction) & {"rsp", "rbp"}
+
+
+def written_registers(code: bytes) -> set[str]:
+    """The general registers that the first instruction changes, whole or in part, by their 64-bit names."""
+    beginning = code[:_LONGEST_INSTRUCTION_BYTES]
+    return _written_by(next(_disassembler(detail=True).disasm(beginning, 0, 1)))
+
+
+def _written_by(instruction: Instruction) -> set[str]:
     _read, written = instruction.regs_access()
-    names = {_WHOLE_REGISTER.get(instruction.reg_name(register)) for register in written}
-    return not names & {"rsp", "rbp"}
+    names = {instruction.reg_name(register) for register in written}
+    return {_WHOLE_REGISTER[name] for name in names if name in _WHOLE_REGISTER}
 
 
 def is_replaced(code: bytes) -> bool:

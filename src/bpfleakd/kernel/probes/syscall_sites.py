@@ -3,7 +3,7 @@
     mov eax, NUMBER
     syscall             (probed before: the arguments are in their registers)
     cmp rax, -4096
-    ja ...              (probed behind: so is the result, and nothing has changed the arguments)
+    ja ...              (probed behind: so is the result, and nothing has changed what is needed of the call)
 
 A breakpoint in the middle of an instruction ends the process that reaches it. So a site is accepted only if
 decoding the instructions of its function reaches it. What is behind must be an instruction that the kernel
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from itertools import islice
 from typing import TypeAlias
 
@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.kernel.address_space_events import Syscall
+from bpfleakd.kernel.probes.prologue import written_registers
 
 AT_ENTRY = frozenset({Syscall.MUNMAP, Syscall.MREMAP})
 """Calls that are seen before they are made as well (bpf/space.h)."""
@@ -33,13 +34,17 @@ _SITES_MAX = 256
 # glibc's code has 1.5 MiB. That of large programs is not read for this.
 _CODE_BYTES_MAX = 8 << 20
 _FUNCTION_BYTES_MAX = 16 << 10
-# Instructions behind a call that are looked at.
-_BEHIND_MAX = 3
-# They change no register, and the kernel emulates the conditional jump behind them.
-_COMPARISONS = frozenset({"cmp", "test"})
+# Instructions behind a call that are looked at. glibc's brk stores the result before it looks at it.
+_BEHIND_MAX = 4
+# Up to the conditional jump, which the kernel emulates.
+_PASSED = frozenset({"cmp", "test", "mov"})
 _EMULATED = frozenset({"nop", "push", "ret"})
 # What a compiler puts there; the kernel refuses few others.
-_PROBED = _EMULATED | _COMPARISONS | {"mov", "movsxd", "lea", "neg", "add", "sub", "and", "or", "xor", "pop"}
+_PROBED = _EMULATED | _PASSED | {"movsxd", "lea", "neg", "add", "sub", "and", "or", "xor", "pop"}
+# What the daemon needs of a call: the result, the arguments, and where the caller's frame is.
+_CALLER = frozenset({"rax", "rsp", "rbp"})
+_NEEDED = {Syscall.BRK: _CALLER}
+_NEEDED_OF_OTHERS = _CALLER | {"rdi", "rsi", "rdx", "r10", "r8", "r9"}
 
 Disassemble: TypeAlias = Callable[[bytes, int], Iterable[tuple[int, str]]]
 """From machine code and its address to the address and mnemonic of each instruction."""
@@ -75,7 +80,8 @@ def syscall_sites(
         for match in islice(_SITE.finditer(code), _SITES_MAX - found):
             found += 1
             call, vaddr = Syscall(match[1][0]), segment.vaddr + match.start()
-            behind = _behind(image, starts, vaddr, disassemble, jump_targets)
+            needed = _NEEDED.get(call, _NEEDED_OF_OTHERS)
+            behind = _behind(image, starts, vaddr, needed, disassemble, jump_targets)
             if behind is None:
                 yield SyscallSite(call, True, vaddr, refusal=f"{vaddr:#x} cannot be probed")
                 continue
@@ -86,9 +92,17 @@ def syscall_sites(
 
 
 def _behind(
-    image: ElfImage, starts: Sequence[int], vaddr: int, disassemble: Disassemble, jump_targets: JumpTargets
+    image: ElfImage,
+    starts: Sequence[int],
+    vaddr: int,
+    needed: Set[str],
+    disassemble: Disassemble,
+    jump_targets: JumpTargets,
 ) -> tuple[int, bool] | None:
-    """The address to probe behind a site, and whether the kernel emulates that; None: there is none."""
+    """The address to probe behind a site, and whether the kernel emulates that; None: there is none.
+
+    The registers `needed` have the same contents there as behind the call.
+    """
     index = bisect_right(starts, vaddr) - 1
     if index < 0 or vaddr - starts[index] > _FUNCTION_BYTES_MAX:
         return None
@@ -108,7 +122,7 @@ def _behind(
             break
         if decoded[place].startswith("j") and decoded[place] != "jmp":
             return place, True
-        if decoded[place] not in _COMPARISONS:
+        if decoded[place] not in _PASSED or written_registers(code[place - start :]) & needed:
             break
     first = decoded[behind[0]]
     return (behind[0], first in _EMULATED) if first in _PROBED else None

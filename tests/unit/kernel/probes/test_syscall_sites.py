@@ -55,6 +55,23 @@ def test_a_jump_behind_a_comparison_is_cheaper(tmp_path: Path, behind: str) -> N
     assert code[site.offset] == 0x73
 
 
+def test_brk_stores_its_result_before_the_jump(tmp_path: Path) -> None:
+    """As in glibc. Nothing but its result is needed; of other calls, the third argument is."""
+    code = {"behind": "mov (%rip), %rdx", "after": "mov %rax, (%rdx); cmp %rdi, %rax; jb away; away: nop"}
+    (brk,) = sites_of(tmp_path, number="12", **code)
+    (mmap,) = sites_of(tmp_path, number="9", **code)
+
+    assert (tmp_path / "program").read_bytes()[brk.offset] == 0x72
+    assert brk.emulated
+    assert (mmap.offset, mmap.emulated) == (mmap.start, False)
+
+
+@pytest.mark.parametrize("after", ["mov $1, %eax", "mov %rdx, %rbp", "mov %rdx, %rsp", "mov $1, %al"])
+def test_brk_is_probed_while_its_result_is_there(tmp_path: Path, after: str) -> None:
+    (site,) = sites_of(tmp_path, number="12", behind="cmp %rdi, %rax", after=f"{after}; jb away; away: nop")
+    assert site.offset == site.start
+
+
 @pytest.mark.parametrize("after", ["there: jae away; away: jmp there", "mov $1, %eax; jae away; away: nop"])
 def test_a_jump_with_other_registers_is_not_probed(tmp_path: Path, after: str) -> None:
     (site,) = sites_of(tmp_path, after=after)
