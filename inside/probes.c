@@ -23,6 +23,7 @@ PROBE_SEMAPHORE(volatile unsigned short, otel_memory_alloc_semaphore);
 PROBE_SEMAPHORE(volatile unsigned short, otel_memory_free_semaphore);
 PROBE_SEMAPHORE(union semaphores, bpfleak_alloc_semaphores);
 PROBE_SEMAPHORE(union semaphores, bpfleak_free_semaphores);
+PROBE_SEMAPHORE(volatile unsigned short, bpfleak_coarser_semaphores[MAX_WANTED_DOUBLINGS]);
 
 /* The first place from `place` on whose semaphore is up; PLACES if there is none. */
 static unsigned int next_wanted(const union semaphores *semaphores, unsigned int place)
@@ -75,4 +76,21 @@ void announce_block_end(void *block)
 		AT_EACH_PLACE(ANNOUNCE_END)
 		}
 	}
+}
+
+/* Never called: these probes are there for their semaphores. */
+__attribute__((used)) static void doublings(void *unused)
+{
+#define DOUBLING(number) PROBE1(bpfleak, coarser, bpfleak_coarser_semaphores + 2 * (number), unused);
+	AT_4_PLACES(DOUBLING, 0)
+}
+_Static_assert(MAX_WANTED_DOUBLINGS == 4, "a probe for each doubling");
+
+unsigned int wanted_doublings(void)
+{
+	unsigned int number, wanted = 0;
+
+	for (number = 0; number < MAX_WANTED_DOUBLINGS; number++)
+		wanted += bpfleak_coarser_semaphores[number] != 0;
+	return wanted;
 }

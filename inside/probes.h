@@ -10,6 +10,9 @@
  * one probe, an event takes ten times as long. So besides the probes of the convention there are 64 more of each, by
  * the provider `bpfleak`. They all announce the same: a tracer attaches to one place in each process, and to
  * different ones in different processes.
+ *
+ * A tracer that finds a process' events too expensive attaches to some of the probes `bpfleak:coarser`, which are never
+ * hit: each whose semaphore is up doubles the interval of all threads.
  */
 #ifndef BPFLEAK_PROBES_H
 #define BPFLEAK_PROBES_H
@@ -20,6 +23,11 @@
 
 /* Whether a tracer is attached that wants to see blocks. */
 bool are_blocks_wanted(void);
+
+#define MAX_WANTED_DOUBLINGS 4
+
+/* How often tracers want the interval to be doubled. */
+unsigned int wanted_doublings(void);
 
 void announce_block(void *block, size_t size, uint64_t weighted_bytes);
 void announce_block_end(void *block);

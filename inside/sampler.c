@@ -4,6 +4,8 @@
 #include <sys/auxv.h>
 #include <unistd.h>
 
+#include "probes.h"
+
 _Thread_local struct sampler sampler;
 uint64_t sample_interval = DEFAULT_SAMPLE_INTERVAL;
 time_t (*sampler_clock)(time_t *);
@@ -86,7 +88,7 @@ static void pace(void)
 		sampler.stretch++;
 		sampler.marks = 0;
 	}
-	sampler.interval = sample_interval << sampler.stretch;
+	sampler.interval = sample_interval << (sampler.stretch + wanted_doublings());
 }
 
 bool has_mark(size_t size)

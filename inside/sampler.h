@@ -12,8 +12,8 @@
  *  - No lock, no system call: signal handlers call malloc, and so do children between fork and exec. A signal between
  *    reading and writing the countdown may move a mark, no more.
  *  - A thread that meets more than MARKS_PER_S marks a second gets a longer interval, up to MAX_STRETCH doublings: the
- *    price of a program that churns through gigabytes is limited, too. The interval only changes at a mark, for the
- *    bytes that follow, so estimates stay unbiased.
+ *    price of a program that churns through gigabytes is limited, too. A tracer may want further doublings (probes.h).
+ *    The interval only changes at a mark, for the bytes that follow, so estimates stay unbiased.
  */
 #ifndef BPFLEAK_SAMPLER_H
 #define BPFLEAK_SAMPLER_H

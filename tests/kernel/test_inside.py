@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from bpfleakd.elf.image import ElfImage
-from bpfleakd.elf.static_probes import static_probes
+from bpfleakd.elf.static_probes import StaticProbe, static_probes
 from bpfleakd.kernel import bpf
 
 from .daemons import ControlFailed, expect_heap_grew
@@ -21,6 +22,7 @@ from .kernel_objects import space_events_so_far
 from .machine import cannot_run
 from .test_sampling import FAR, MIXED, SMALL, STACKS, expect_mean
 from .truth import expect_ledger, expect_no_losses
+from .waiting import wait_until
 
 INTERVAL_BYTES = 4096
 LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
@@ -32,10 +34,20 @@ def preloaded(preloaded):
     return partial(preloaded, interval_bytes=INTERVAL_BYTES)
 
 
-def semaphores(pid: int, file: Path, provider: str = "otel_memory") -> list[int]:
+ANNOUNCING = ("alloc", "free")
+
+
+def probes_of(image: ElfImage, provider: str, names: Collection[str] = ANNOUNCING) -> list[StaticProbe]:
+    """The probes of these names that a file has."""
+    return [probe for probe in static_probes(image, provider) if probe.name in names]
+
+
+def semaphores(
+    pid: int, file: Path, provider: str = "otel_memory", names: Collection[str] = ANNOUNCING
+) -> list[int]:
     """The current semaphores of a file's probes in a process."""
     with ElfImage.open(file) as image:
-        places = [probe.semaphore_vaddr for probe in static_probes(image, provider)]
+        places = [probe.semaphore_vaddr for probe in probes_of(image, provider, names)]
     lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
     base = min(int(line.split("-")[0], 16) for line in lines if line.endswith(f"/{file.name}"))
     with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
@@ -79,7 +91,7 @@ def hits_of(pid: int, provider: str) -> Iterator[Callable[[], list[int]]]:
                 False,
                 image.file_offset_of(probe.semaphore_vaddr),
             )
-            for probe, value in zip(static_probes(image, provider), values, strict=True)
+            for probe, value in zip(probes_of(image, provider), values, strict=True)
             if value or provider == "otel_memory"
         ]
     try:
@@ -105,6 +117,33 @@ def test_the_semaphores_are_up_while_it_is_traced(daemon, preloaded, attach_meth
     tracer.detach(program.pid)
     shared, of_places = raised(program)
     assert not any(shared + of_places)
+
+
+# Each block has a mark, and little else is done.
+RESTING = """
+import time
+print("ready", flush=True)
+while True:
+    bytes(1 << 20)
+    time.sleep(0.005)
+"""
+
+
+def test_announcements_take_a_small_part_of_what_a_process_does(daemon, service):
+    """Its interval is longer while that is necessary; afterwards, and without the daemon, it is as before."""
+    program = service("/usr/bin/env", f"LD_PRELOAD={library()}", sys.executable, "-c", RESTING)
+    doublings = partial(semaphores, program.pid, library(), "bpfleak", ("coarser",))
+    tracer = daemon()
+    tracer.attach(program.pid)
+    assert not any(doublings())
+
+    wait_until(lambda: all(doublings()), timeout_s=90)
+    wait_until(lambda: tracer.top(program.pid)["process"]["sample_interval_bytes"] > 4 << 20, timeout_s=30)
+
+    tracer.kill()
+    wait_until(lambda: not any(doublings()))
+    assert sum(semaphores(program.pid, library(), "bpfleak")) == 2
+    tracer.start()
 
 
 def test_each_process_has_a_place_of_its_own(tracer, preloaded):

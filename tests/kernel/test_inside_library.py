@@ -18,11 +18,11 @@ PLACES = 64
 
 
 def semaphores() -> list[str]:
-    """The addresses of the probes' semaphores within the library."""
+    """The addresses within the library of the semaphores of the probes that announce blocks."""
     notes = subprocess.run(
         [need_tool("readelf"), "-n", library()], capture_output=True, text=True, check=True
     ).stdout
-    found = re.findall(r"Semaphore: (0x[0-9a-f]+)", notes)
+    found = re.findall(r"Name: (?:alloc|free)\n.*Semaphore: (0x[0-9a-f]+)", notes)
     assert len(found) == len(set(found)) == 2 * (1 + PLACES)
     return found
 

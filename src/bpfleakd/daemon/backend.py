@@ -60,7 +60,7 @@ from bpfleakd.tracing.checkpoint import read_request
 from bpfleakd.tracing.descriptor_recording import DescriptorRecording
 from bpfleakd.tracing.go.profile_switch import turn_off_profile
 from bpfleakd.tracing.lifetime.beginning import TracingOptions
-from bpfleakd.tracing.sampling import SamplingOptions
+from bpfleakd.tracing.sampling.intervals import SamplingOptions
 from bpfleakd.tracing.tracer import Tracer
 from bpfleakd.tracing.unwinding import Unwinding
 from bpfleakd.unwind import table_builder

@@ -22,7 +22,7 @@ _OWNER = b"stapsdt\0"
 _TYPE = 3
 # libpython has some 20 kB of notes, and few files have more. A hostile one may have any number.
 _NOTES_LIMIT_BYTES = 1 << 20
-_PROBES_MAX = 128
+_PROBES_MAX = 256
 _ADDRESS_MASK = (1 << 64) - 1
 
 
@@ -44,7 +44,7 @@ def has_static_probes(image: ElfImage, provider: str) -> bool:
 
 
 def static_probes(image: ElfImage, provider: str) -> Iterator[StaticProbe]:
-    """The probes of a provider, 128 at most; invalid notes are skipped. Raises `BadElf`."""
+    """The probes of a provider, 256 at most; invalid notes are skipped. Raises `BadElf`."""
     section = image.section(_SECTION)
     if section is None or not section.has_bytes or section.size_bytes > _NOTES_LIMIT_BYTES:
         return

@@ -113,6 +113,8 @@ class CounterCollector:
             address_maps.repair(pid, lost)
             if counters.space_at_sites:
                 self._judge_sites(traced, counters, now_ns)
+            if traced.attachment.is_inside:
+                self._limit_cost(traced, counters, now_ns)
         space = address_maps.map_of(pid)
         traced.unrecorded_regions = space.unrecorded_count if space else 0
         space_keys, space_columns = space.counters() if space else ([], columns[:0])
@@ -166,6 +168,20 @@ class CounterCollector:
         self._maps.see_address_space_at_sites(pid, False)
         traced.attachment = self._attacher.leave_sites(traced.attachment)
         log.info("space.watched-in-kernel", pid=pid, reason=reason)
+
+    def _limit_cost(self, traced: TracedProcess, counters: ProcessCounters, now_ns: int) -> None:
+        """Choose how coarse the sampler inside a process is."""
+        attachment, costs = traced.attachment, self._state.inside_costs
+        before = self._attacher.doublings(attachment)
+        doublings = costs.wanted_doublings(traced.pid, before, counters, now_ns)
+        if doublings == before:
+            return
+        try:
+            self._attacher.double_interval(attachment, doublings)
+        except (OSError, errors.BpfleakdError) as error:
+            log.info("process.interval-not-changed", pid=traced.pid, reason=str(error))
+            return
+        log.debug("process.interval-changed", pid=traced.pid, doublings=doublings)
 
     def follow_libraries(self, traced: TracedProcess) -> None:
         """Probe, unwind and name newly loaded code of a process. Raises NotYet while that is being read."""

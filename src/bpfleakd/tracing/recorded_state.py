@@ -34,7 +34,8 @@ from bpfleakd.tracing.go.profile import is_gos_memory
 from bpfleakd.tracing.judging.history_checkpoint import HistoryCheckpoints, restored_history
 from bpfleakd.tracing.judging.site_verdicts import SiteVerdicts
 from bpfleakd.tracing.memory_breakdown import MemoryBreakdown
-from bpfleakd.tracing.sampling import Sampling, SamplingOptions
+from bpfleakd.tracing.sampling.inside_cost import InsideCosts
+from bpfleakd.tracing.sampling.intervals import Sampling, SamplingOptions
 from bpfleakd.tracing.site_charging import SiteIdentity
 from bpfleakd.tracing.traced_process import TracedProcess, TracedSince
 
@@ -65,6 +66,7 @@ class RecordedState:
         self.address_maps = address_maps
         self.feed = AddressSpaceFeed(maps, address_maps, clock_ns)
         self.site_calls = SiteCalls(address_maps)
+        self.inside_costs = InsideCosts()
         self.memory = MemoryBreakdown()
         self.sampling = Sampling(maps, sampling)
         self._histories = HistoryCheckpoints(clock_ns)
@@ -130,6 +132,7 @@ class RecordedState:
         """Forget a process that is no longer traced, or handed to another daemon."""
         self.feed.forget(pid)
         self.site_calls.forget(pid)
+        self.inside_costs.forget(pid)
         self._histories.forget(pid)
         self.memory.forget(pid)
         self.sampling.forget(pid)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,18 @@ void set_interval(uint64_t bytes)
 {
 	sample_interval = bytes;
 	sampler = (struct sampler){ .last_interval = bytes };
+}
+
+static unsigned int wanted;
+
+unsigned int wanted_doublings(void)
+{
+	return wanted;
+}
+
+void want_doublings(unsigned int count)
+{
+	wanted = count;
 }
 
 static time_t now_s;
@@ -124,6 +137,10 @@ class Paced:
         self._second = 1_000
         sampler.set_interval(INTERVAL_BYTES)
 
+    def want_doublings(self, count: int) -> None:
+        """As a tracer does."""
+        self._sampler.want_doublings(count)
+
     def spend(self, marks_at_base: int, size: int = 100, *, pause_s: int = 1) -> int:
         """Allocate what has so many marks at the shortest interval; return how many it has."""
         self._second += pause_s
@@ -174,3 +191,32 @@ def test_its_estimates_are_unbiased_meanwhile(sampler: ctypes.CDLL, size: int) -
     truth = sum(marks * INTERVAL_BYTES // size * size for marks in seconds)
     # An eighth of the marks at least.
     assert thread.estimate_bytes == pytest.approx(truth, rel=FAR / math.sqrt(sum(seconds) / 8))
+
+
+@pytest.fixture
+def wanting(sampler: ctypes.CDLL) -> Iterator[Paced]:
+    thread = Paced(sampler)
+    yield thread
+    thread.want_doublings(0)
+
+
+def test_a_tracer_may_want_fewer_marks(wanting: Paced) -> None:
+    """Besides the thread's own pace, and from its next mark on."""
+    before = sum(wanting.spend(100) for _ in range(20))
+    wanting.want_doublings(3)
+    meanwhile = sum(wanting.spend(100) for _ in range(80))
+    wanting.want_doublings(0)
+    afterwards = sum(wanting.spend(100) for _ in range(20))
+
+    assert before == pytest.approx(2_000, rel=0.1)
+    assert meanwhile == pytest.approx(1_000, rel=0.15)
+    assert afterwards == pytest.approx(2_000, rel=0.1)
+
+
+def test_estimates_are_unbiased_while_tracers_change_their_minds(wanting: Paced) -> None:
+    for count in [0, 4, 1, 0, 2, 3] * 20:
+        wanting.want_doublings(count)
+        wanting.spend(200)
+
+    truth = 120 * (200 * INTERVAL_BYTES // 100 * 100)
+    assert wanting.estimate_bytes == pytest.approx(truth, rel=FAR / math.sqrt(120 * 200 / 16))

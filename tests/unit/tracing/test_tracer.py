@@ -32,7 +32,7 @@ from bpfleakd.queries.verdict_engine import VerdictEngine
 from bpfleakd.tracing.lifetime.beginning import TracingOptions
 from bpfleakd.tracing.observer import TracingObserver
 from bpfleakd.tracing.process_view import ProcessView
-from bpfleakd.tracing.sampling import SamplingOptions
+from bpfleakd.tracing.sampling.intervals import SamplingOptions
 from bpfleakd.tracing.traced_process import TracedProcess
 from bpfleakd.tracing.tracer import Tracer
 

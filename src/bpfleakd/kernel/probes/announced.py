@@ -6,8 +6,9 @@ probe), reached by decoding instructions from a function's beginning according t
 or a symbol of that file. It must not have 5 bytes (prologue.py). Its semaphore, which the kernel increments
 in the memory of the process, must be in writable data of the file.
 
-libbpfleak.so has further probes under its own provider. They announce the same events, so a tracer needs only
-one of each name (inside/probes.h).
+libbpfleak.so has further probes under its own provider (inside/probes.h). Those of the same names announce
+the same events, so a tracer needs only one of each. The others are never hit: their semaphores make the
+sampling coarser.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ from bpfleakd.kernel.probes.prologue import is_replaced
 
 PROVIDER = "otel_memory"
 PLACES_PROVIDER = "bpfleak"
-ARGUMENT_COUNTS = {"alloc": 3, "free": 1}
-"""The probes of both providers that bpfleakd uses, with the number of their arguments."""
+COARSER = "coarser"
+ARGUMENT_COUNTS = {"alloc": 3, "free": 1, COARSER: 1}
+"""The probes that bpfleakd uses, with the number of their arguments."""
 
+_NAMES = {PROVIDER: ("alloc", "free"), PLACES_PROVIDER: ("alloc", "free", COARSER)}
 _LONGEST_FUNCTION_BYTES = 64 * 1024
 _LONGEST_INSTRUCTION_BYTES = 15
 _NOP = b"\x90"
@@ -56,9 +59,9 @@ def announced_probes(
     image: ElfImage, starts: Sequence[int], disassemble: Disassemble
 ) -> Iterator[AnnouncedProbe]:
     """The probes of samplers in a file whose functions begin at `starts` (vaddr, sorted). Raises `BadElf`."""
-    for provider in (PROVIDER, PLACES_PROVIDER):
+    for provider, names in _NAMES.items():
         for probe in static_probes(image, provider):
-            if probe.name in ARGUMENT_COUNTS:
+            if probe.name in names:
                 index = bisect_right(starts, probe.vaddr) - 1
                 start = starts[index] if index >= 0 else None
                 is_nop = _is_nop(image, start, probe.vaddr, disassemble)

@@ -52,6 +52,7 @@ from bpfleakd.tracing.attaching.code_reader import ProcessCodeReader
 from bpfleakd.tracing.attaching.discovery import SEARCH_WAIT_S, Discovery
 from bpfleakd.tracing.attaching.probed_file import (
     ProbedFile,
+    coarser_parts,
     has_sampler,
     part_of,
     parts_of,
@@ -69,7 +70,7 @@ from bpfleakd.tracing.attaching.refusals import (
 )
 from bpfleakd.tracing.checkpoint import write_request
 from bpfleakd.tracing.go.profile_switch import turn_off_profile
-from bpfleakd.tracing.sampling import SAMPLED_LIVE_BLOCKS
+from bpfleakd.tracing.sampling.intervals import SAMPLED_LIVE_BLOCKS
 from bpfleakd.tracing.unwinding import Unwinding
 
 log = structlog.get_logger()
@@ -132,6 +133,8 @@ class Attacher:
         self._live_blocks = live_blocks
         self._discovery = discovery
         self._reader = ProcessCodeReader()
+        # How often the intervals of samplers inside are doubled, and the links that keep them so.
+        self._doublings: dict[int, tuple[int, list[int]]] = {}
 
     def prepare(self) -> None:
         """Search the libraries that most processes share with this one, so the first attach need not wait.
@@ -301,6 +304,31 @@ class Attacher:
         ProcessCodeReader.code_so_far."""
         return self._reader.code_so_far(attachment.process.id)
 
+    def doublings(self, attachment: Attachment) -> int:
+        """How often the interval of the sampler inside a process is doubled for us."""
+        doublings, _links = self._doublings.get(attachment.process.id.pid, (0, ()))
+        return doublings
+
+    def double_interval(self, attachment: Attachment, doublings: int) -> None:
+        """Have the sampler inside a process double its interval so often, as far as it can be told to.
+
+        That ends with the tracing, and with the daemon. Raises NotYet, NoSuchProcess, TargetRefused,
+        CapacityError or OSError.
+        """
+        pid, parts = attachment.process.id.pid, list[ProbedFile]()
+        # A perf event costs its process more than it would save (probes/links.py).
+        if doublings and not self._linker.shares_sampled:
+            code = self.read_code(attachment)
+            parts = coarser_parts(self._discovery.files(code, wait_s=0.0), doublings)
+            refuse_changed_code(code, parts)
+        links = [link for part in parts for link in self._link(part, pid)]
+        self._end_doublings(pid)
+        self._doublings[pid] = doublings, links
+
+    def _end_doublings(self, pid: int) -> None:
+        _doublings, links = self._doublings.pop(pid, (0, ()))
+        close_all(links)
+
     def stop(self, attachment: Attachment) -> None:
         """Stop recording and remove the breakpoints; the tables can still be read."""
         self._maps.set_state(attachment.process.id.pid, RecordingState.STOPPED)
@@ -311,6 +339,7 @@ class Attacher:
     def release(self, attachment: Attachment) -> None:
         """Close the descriptors of a process, and leave its pins to the next daemon."""
         pidfd = () if attachment.pidfd == GONE else (attachment.pidfd,)
+        self._end_doublings(attachment.process.id.pid)
         close_all((*attachment.links, *attachment.site_links, *pidfd))
 
     def leave_sites(self, attachment: Attachment) -> Attachment:

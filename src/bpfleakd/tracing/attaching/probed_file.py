@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from bpfleakd import errors
 from bpfleakd.kernel.address_space_events import Syscall
-from bpfleakd.kernel.probes.announced import PLACES_PROVIDER, PROVIDER
+from bpfleakd.kernel.probes.announced import COARSER, PLACES_PROVIDER, PROVIDER
 from bpfleakd.kernel.probes.links import ProbePoint
 from bpfleakd.kernel.probes.points import SITE_AT_ENTRY, SITE_AT_RETURN, FunctionProbe
 from bpfleakd.model.code.probe import NOTICES, FunctionRole, ProbedFunction
@@ -34,6 +34,9 @@ _SAMPLED_ROLES = {
     for provider in (PROVIDER, PLACES_PROVIDER)
     for name, role in (("alloc", FunctionRole.SAMPLED_ALLOC), ("free", FunctionRole.SAMPLED_FREE))
 }
+# Never hit; if it were, it would announce the end of an unknown block, which is ignored.
+_COARSER_ROLES = {f"{PLACES_PROVIDER}:{COARSER}": FunctionRole.SAMPLED_FREE}
+_STATIC_ROLES = _SAMPLED_ROLES | _COARSER_ROLES
 
 _SITE_ROLES = {
     SITE_AT_ENTRY: FunctionRole.SYSCALL_ENTRY,
@@ -77,7 +80,8 @@ class SiteProbe(Struct, frozen=True):
 class ProbedFile(Struct, frozen=True):
     """A file with functions to probe; `functions` describes them.
 
-    `sampled` are the static probes of a sampler, if it has one, and their arguments in the note.
+    `sampled` are the static probes of a sampler, if it has one, and their arguments in the note. Each of
+    `coarser`, while in use, doubles the sampler's interval.
     `sites` are the places that make system calls; none if one of its places cannot be probed.
     `is_program`: it is the process' executable, not a library; `beside_cxx`: some file of the process has C++
     code that allocates. `refused` are the reasons for not probing others, `ranges` the file offsets of all
@@ -90,6 +94,7 @@ class ProbedFile(Struct, frozen=True):
     refused: tuple[str, ...] = ()
     ranges: tuple[tuple[int, int], ...] = ()
     sampled: tuple[SamplerProbe, ...] = ()
+    coarser: tuple[SamplerProbe, ...] = ()
     sites: tuple[SiteProbe, ...] = ()
     is_program: bool = False
     beside_cxx: bool = False
@@ -174,13 +179,16 @@ def probed_file(mapped: CodeFile, probes: Sequence[FunctionProbe], *, beside_cxx
     file, mapping = mapped.file, mapped.mapping
     sites = [probe for probe in probes if _is_site(probe)]
     probes = [probe for probe in probes if not _is_site(probe)]
-    found = {p.function: p for p in probes if not p.refusal and p.function not in _SAMPLED_ROLES}
+    found = {p.function: p for p in probes if not p.refusal and p.function not in _STATIC_ROLES}
     refused = tuple(f"{probe.function}: {probe.refusal}" for probe in probes if probe.refusal)
     identified = identify({name: probe.entry for name, probe in found.items()})
-    sampled = tuple(
-        _sampler_probe(probe, mapping.path)
-        for probe in probes
-        if not probe.refusal and probe.function in _SAMPLED_ROLES
+    sampled, coarser = (
+        tuple(
+            _sampler_probe(probe, mapping.path)
+            for probe in probes
+            if not probe.refusal and probe.function in roles
+        )
+        for roles in (_SAMPLED_ROLES, _COARSER_ROLES)
     )
     # libbpfleak.so hands all calls on: blocks that it returns belong to another allocator.
     _shared, places = _by_provider(sampled)
@@ -226,6 +234,7 @@ def probed_file(mapped: CodeFile, probes: Sequence[FunctionProbe], *, beside_cxx
         refused,
         inside,
         sampled,
+        coarser,
         () if any(site.refusal for site in sites) else tuple(_site(site, mapping.path) for site in sites),
         is_program=mapped.is_program,
         beside_cxx=beside_cxx,
@@ -237,7 +246,7 @@ def _is_site(probe: FunctionProbe) -> bool:
 
 
 def _sampler_probe(probe: FunctionProbe, module: str) -> SamplerProbe:
-    provider, role = probe.function.split(":")[0], _SAMPLED_ROLES[probe.function]
+    provider, role = probe.function.split(":")[0], _STATIC_ROLES[probe.function]
     shown = ProbedFunction(provider, probe.function, role, module, probe.offset, probe.emulated)
     return SamplerProbe(shown, probe.arguments, probe.semaphore)
 
@@ -304,6 +313,12 @@ def site_parts(files: Sequence[ProbedFile]) -> list[ProbedFile]:
     return [
         ProbedFile(file.file, (), (), ranges=file.ranges, sites=file.sites) for file in files if file.sites
     ]
+
+
+def coarser_parts(files: Iterable[ProbedFile], doublings: int) -> list[ProbedFile]:
+    """The probes that double the interval of a sampler so often, or as often as it can be told to."""
+    parts = (replace(file, points=(), sampled=file.coarser[:doublings], sites=()) for file in files)
+    return [part for part in parts if part.sampled]
 
 
 def part_of(file: ProbedFile, *, is_inside: bool) -> ProbedFile | None:

@@ -18,7 +18,7 @@ from bpfleakd.tracing.attaching.attachment import Attachment
 from bpfleakd.tracing.judging.site_suppressions import SiteSuppressions
 from bpfleakd.tracing.recorded_state import History
 from bpfleakd.tracing.runtimes import ProcessRuntimes
-from bpfleakd.tracing.sampling import SamplingOptions
+from bpfleakd.tracing.sampling.intervals import SamplingOptions
 from bpfleakd.tracing.site_charging import SiteCharging
 from bpfleakd.tracing.traced_process import TracedProcess, TracedSince
 from bpfleakd.tracing.unwinding import Unwinding

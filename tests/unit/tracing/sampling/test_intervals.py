@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.process_slots import ProcessCounters
 from bpfleakd.model.process import TracingMode, TracingRequest
-from bpfleakd.tracing.sampling import FIRST_SHIFT, Sampling, SamplingOptions
+from bpfleakd.tracing.sampling.intervals import FIRST_SHIFT, Sampling, SamplingOptions
 
 PID = 4711
 SECOND = 1_000_000_000

@@ -1,0 +1,81 @@
+"""What the announcements of a sampler inside a process cost it, and how coarse it should be therefore.
+
+An announcement takes a microsecond in a loop, but 15 in a program that fills the processor's caches: the
+probe, the programs and the tables are no longer there, and the program's own code and data are not there
+afterwards. So the announcements of a process may take a small share of its own processor time; if they take
+more, its interval is doubled, several times if need be (inside/probes.h). A process that announces a block in
+a second or two costs next to nothing, however little it does itself, and keeps its interval.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from bpfleakd.kernel.process_slots import ProcessCounters
+
+DOUBLINGS_MAX = 4
+_NS_PER_S = 1_000_000_000
+_WINDOW_NS = 20 * _NS_PER_S
+_ANNOUNCEMENT_NS = 15_000
+_SHARE_MAX = 0.005
+# At least so many remain: a block in two seconds, and its end.
+_PER_S_MIN = 1.0
+# The interval is halved again if the cost would then be this part of the limit: it varies.
+_SPARE = 0.6
+
+
+def cpu_ns(pid: int) -> int:
+    """The processor time of a process so far. Raises OSError."""
+    # What clock_getcpuclockid(3) returns: MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED).
+    return time.clock_gettime_ns((~pid << 3) | 2)
+
+
+class _Reading(Struct, frozen=True):
+    read_ns: int
+    announcements: int
+    cpu_ns: int
+
+
+class InsideCosts:
+    """The announcements of each process, by pid. `cpu_ns` returns a process' processor time."""
+
+    def __init__(self, cpu_ns: Callable[[int], int] = cpu_ns) -> None:
+        self._cpu_ns = cpu_ns
+        self._last: dict[int, _Reading] = {}
+
+    def wanted_doublings(self, pid: int, current: int, counters: ProcessCounters, now_ns: int) -> int:
+        """How often its interval should be doubled, which is `current` until enough was seen.
+
+        To be called at each reading of its counters.
+        """
+        last = self._last.get(pid)
+        if last is not None and now_ns - last.read_ns < _WINDOW_NS:
+            return current
+        announcements = counters.recorded + counters.released
+        try:
+            reading = self._last[pid] = _Reading(now_ns, announcements, self._cpu_ns(pid))
+        except OSError:
+            # It has just ended.
+            return current
+        if last is None:
+            return current
+        count, elapsed_s = announcements - last.announcements, (now_ns - last.read_ns) / _NS_PER_S
+        share = count * _ANNOUNCEMENT_NS / max(reading.cpu_ns - last.cpu_ns, 1)
+        return _wanted(current, count / elapsed_s, share)
+
+    def forget(self, pid: int) -> None:
+        """Forget a process that is no longer traced."""
+        self._last.pop(pid, None)
+
+
+def _wanted(current: int, per_s: float, share: float) -> int:
+    """`per_s` announcements take this `share` of the processor time at the `current` doublings."""
+    wanted = current
+    while wanted < DOUBLINGS_MAX and share > _SHARE_MAX and per_s > 2 * _PER_S_MIN:
+        wanted, share, per_s = wanted + 1, share / 2, per_s / 2
+    while wanted > 0 and (2 * share < _SPARE * _SHARE_MAX or 2 * per_s < _SPARE * 2 * _PER_S_MIN):
+        wanted, share, per_s = wanted - 1, 2 * share, 2 * per_s
+    return wanted
