@@ -201,12 +201,14 @@ class Backend:
         self.suppressions = suppressions
         self.tracer.use_suppressions(suppressions)
 
-    def supervise(self) -> None:
-        """Enforce the budget and the policy, after a tick of the tracer."""
-        now_ns = time.monotonic_ns()
+    def keep_budget(self) -> None:
+        """Enforce the budget, after a tick of the tracer."""
         if self._guard is not None:
-            self._guard.tick(now_ns)
-        self.supervisor.tick(now_ns)
+            self._guard.tick(time.monotonic_ns())
+
+    def oversee(self) -> None:
+        """Enforce the policy."""
+        self.supervisor.tick(time.monotonic_ns())
 
     def processes(self) -> tuple[ProcessRow, ...]:
         """Every traced or recently ended process, with the cost of tracing it."""

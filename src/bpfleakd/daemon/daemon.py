@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import faulthandler
+import math
 import signal
 import sys
 import time
@@ -36,7 +37,9 @@ log = structlog.get_logger()
 # How long the loop waits for its turn while other threads compute, per step; Python's default is 5 ms.
 _SWITCH_INTERVAL_S = 0.001
 
-# While nothing needs prompt readings, one tick in this many is enough.
+# While nothing needs prompt readings, traced processes are read as rarely as this, and one tick in so many is
+# enough.
+_LONGEST_UNREAD_S = 30.0
 _LONGEST_REST_TICKS = 5
 
 
@@ -67,6 +70,7 @@ class Daemon:
         # Set when the next tick is due, whatever the time.
         self._tick_due = asyncio.Event()
         self._rests_long = False
+        self._reading_due_s = 0.0
         self._manager = ServiceManager.from_environment()
 
     async def serve(self) -> None:
@@ -96,6 +100,7 @@ class Daemon:
         loop.add_signal_handler(signal.SIGHUP, self._note, self._reload)
 
     def _end_idle_rest(self) -> None:
+        self._reading_due_s = 0.0
         if self._rests_long:
             self._tick_due.set()
 
@@ -122,28 +127,50 @@ class Daemon:
     async def _tick_until_stopped(self, service: DaemonService, exporter: PrometheusExporter) -> None:
         while not self._stop.is_set():
             try:
-                took_s = await service.tick()
-                exporter.update(service.snapshot, time.monotonic(), took_s)
+                if self._is_reading_due():
+                    await self._read(service, exporter)
+                else:
+                    await service.oversee()
                 self._manager.tick_ended(status_line(service.snapshot))
             except Exception:
                 # A bug, or an attack by a target: the other processes continue.
                 log.exception("tick.failed")
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._tick_due.wait(), self._rest_s(service))
+                await asyncio.wait_for(self._tick_due.wait(), self._rest_s())
             self._rests_long = False
             self._tick_due.clear()
             if self._reload.is_set():
                 self._reload.clear()
                 self._manager.reloading()
                 await self._reload_config(service)
+                self._reading_due_s = 0.0
                 self._manager.ready(status_line(service.snapshot))
 
-    def _rest_s(self, service: DaemonService) -> float:
+    async def _read(self, service: DaemonService, exporter: PrometheusExporter) -> None:
+        """Read the traced processes, and find when they need to be read again."""
+        self._reading_due_s = 0.0
+        took_s = await service.tick()
+        exporter.update(service.snapshot, time.monotonic(), took_s)
+        wait_s = service.next_tick.wait_s
+        if wait_s < math.inf:
+            # A reading keeps the programs recording.
+            wait_s = min(wait_s, _LONGEST_UNREAD_S, self._config.unattended_s / 2)
+        else:
+            # Nothing is traced, and a reading is nothing.
+            wait_s = _LONGEST_REST_TICKS * self._config.tick_s
+        self._reading_due_s = time.monotonic() + wait_s
+
+    def _is_reading_due(self) -> bool:
+        # Ticks are not quite on time.
+        return time.monotonic() >= self._reading_due_s - self._config.tick_s / 2
+
+    def _rest_s(self) -> float:
         """How long to wait for the next tick."""
         config, tick_s = self._config, self._config.tick_s
-        # Memory is read at ticks, and a tick feeds the watchdog and keeps the programs recording.
+        # The memory of other processes is read at ticks, and a tick feeds the watchdog.
         longest_s = min(config.auto.interval_s, self._manager.watchdog_s, config.unattended_s) / 2
-        rest_s = max(tick_s, min(_LONGEST_REST_TICKS * tick_s, longest_s, service.next_tick.wait_s))
+        unread_s = self._reading_due_s - time.monotonic()
+        rest_s = max(tick_s, min(_LONGEST_REST_TICKS * tick_s, longest_s, unread_s))
         self._rests_long = rest_s > tick_s
         return rest_s
 

@@ -285,8 +285,8 @@ class DaemonService:
         """
         idle_s, self.next_tick = min(self.next_tick.idle_s, _IDLE_MOST_S), NextTick()
         took_s = await self._call(self._backend.tracer.tick, idle_s)
-        await self._worker.call(self._backend.supervise)
-        self._backend.supervision.wake()
+        await self._worker.call(self._backend.keep_budget)
+        await self.oversee()
         await self._call(self._backend.refresh_snapshot, idle_s)
         await self._worker.call(reads().close_idle)
         now_s = time.monotonic()
@@ -296,6 +296,11 @@ class DaemonService:
         # Last: what is attached to from here on ends the rest (`attached`).
         self.next_tick = await self._worker.call(self._backend.tracer.next_tick)
         return took_s
+
+    async def oversee(self) -> None:
+        """Enforce the policy, as a tick does, without reading anything of traced processes."""
+        await self._worker.call(self._backend.oversee)
+        self._backend.supervision.wake()
 
     async def _call(self, work: Callable[[], _Answer], idle_s: float) -> _Answer:
         """Call it in the worker, at idle priority for at most `idle_s`."""
