@@ -6,10 +6,10 @@ And what fifty programs with a sampler inside cost a machine.
 from __future__ import annotations
 
 import contextlib
-import statistics
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from bench import launchers
@@ -31,6 +31,7 @@ _INSIDE_COUNT = 50
 _INSIDE_PAIRS_PER_S = 20_000
 _INSIDE_BYTES = 100
 _INSIDE_CPU_PERCENT = 0.5
+_SPAN_S = 10.0
 _TOP_LIMIT = 20
 _ATTACH_TIMEOUT_S = 300.0
 
@@ -52,17 +53,18 @@ def measure(short: bool) -> Benchmark:
     for count in counts:
         _crowd(benchmark, count, span_s=1 if short else 8, spans=1 if short else 2)
     _steady(benchmark, settle_s=2 if short else 20, span_s=2 if short else 15, spans=1 if short else 3)
-    # After ten minutes, ticks are as rare as they get.
-    inside_count, inside_settle_s, inside_spans = (10, 2, 1) if short else (_INSIDE_COUNT, 600, 6)
-    _always_on(benchmark, inside_count, inside_settle_s, inside_spans)
+    # The sampler's interval is right after 40 s, and ticks are rare after ten minutes.
+    turns, settle_s, quiet_s = (1, 2, 2) if short else (6, 45, 600)
+    _always_on(benchmark, 10 if short else _INSIDE_COUNT, turns, settle_s, quiet_s)
     _plot(benchmark, counts)
     benchmark.notes.append(
         f"The crowds are exact, by a rule of the policy; each process makes {_PAIRS_PER_S} malloc+free pairs"
         f" a second, from 32 call sites. The ten make {_STEADY_PAIRS_PER_S:,} a second each, and are sampled"
         " as by default. Percent of a core, with a tick a second and metrics served but not read."
         f" The {_INSIDE_COUNT} that are sampled inside make {_INSIDE_PAIRS_PER_S:,} pairs of"
-        f" {_INSIDE_BYTES} bytes a second each, beside as many that are not traced. They are measured"
-        " after ten minutes, when ticks are rare."
+        f" {_INSIDE_BYTES} bytes a second each, beside as many that are not traced, and are traced in turns:"
+        " halves of a crowd differ, and differ more as time goes by. The daemon is measured after ten"
+        " minutes, when ticks are rare."
     )
     return benchmark
 
@@ -119,8 +121,8 @@ def _steady(benchmark: Benchmark, settle_s: float, span_s: float, spans: int) ->
         benchmark.demand(resident.name, _STEADY_RESIDENT_MB, resident, "MB")
 
 
-def _always_on(benchmark: Benchmark, count: int, settle_s: float, spans: int) -> None:
-    """This many programs with the sampler inside that are traced, next to as many that are not.
+def _always_on(benchmark: Benchmark, count: int, turns: int, settle_s: float, quiet_s: float) -> None:
+    """This many programs with the sampler inside that are traced in turns, next to as many that are not.
 
     All are of one crowd, since two crowds differ by up to a percent of a core.
     """
@@ -132,29 +134,34 @@ def _always_on(benchmark: Benchmark, count: int, settle_s: float, spans: int) ->
     ):
         others, traced = pids[::2], pids[1::2]
 
-        def shares() -> list[tuple[float, float]]:
-            """What the traced ones take more than the others, and the daemon."""
-            found = []
-            for _ in range(spans):
-                before, began_s = [_cpu_ns(each) for each in (others, traced, [daemon.pid])], time.monotonic()
-                time.sleep(10)
-                after = [_cpu_ns(each) for each in (others, traced, [daemon.pid])]
-                span_ns = (time.monotonic() - began_s) * 1e9
-                alone, with_probes, daemons = (
-                    100 * (b - a) / span_ns for a, b in zip(before, after, strict=True)
-                )
-                found.append((with_probes - alone, daemons))
-            return found
+        def attach() -> None:
+            for pid in traced:
+                daemon.client.attach(pid, TracingMode.INSIDE)
 
-        differ = statistics.median(more for more, _own in shares())
-        for pid in traced:
-            daemon.client.attach(pid, TracingMode.INSIDE)
-        time.sleep(settle_s)
-        more, own = zip(*shares(), strict=True)
+        without, during = [_more(traced, others)], []
+        for _turn in range(turns):
+            attach()
+            time.sleep(settle_s)
+            during.append(_more(traced, others))
+            for pid in traced:
+                daemon.client.detach(pid)
+            daemon.wait_detached()
+            without.append(_more(traced, others))
+        around = [(before + after) / 2 for before, after in pairwise(without)]
         name = f"{where}: processor time of the programs, more than without"
-        programs = benchmark.add(name, "%", [each - differ for each in more])
-        benchmark.add(f"{where}: {_CPU}", "%", own)
+        more = [one - other for one, other in zip(during, around, strict=True)]
+        programs = benchmark.add(name, "%", more)
+        attach()
+        time.sleep(quiet_s)
+        benchmark.add(f"{where}: {_CPU}", "%", cpu_percent(daemon.pid, _SPAN_S, turns))
         benchmark.demand(programs.name, _INSIDE_CPU_PERCENT, programs, "%")
+
+
+def _more(some: Sequence[int], others: Sequence[int]) -> float:
+    """What some processes use more than others in a while, in percent of a core."""
+    before, began_s = _cpu_ns(some) - _cpu_ns(others), time.monotonic()
+    time.sleep(_SPAN_S)
+    return 100 * (_cpu_ns(some) - _cpu_ns(others) - before) / (time.monotonic() - began_s) / 1e9
 
 
 def _cpu_ns(pids: Sequence[int]) -> int:
