@@ -14,6 +14,8 @@ from pathlib import Path
 from tests.kernel.workloads import BUILD, SOURCES, Workload
 from tests.kernel.workloads import build as build_workload
 
+from bpfleakd.process.process import process_cpu_ns
+
 __all__ = ["Target", "build_program", "build_workload", "cpu_percent", "own_libc", "process_cpu_ns"]
 
 _PROGRAMS = Path(__file__).parent / "programs"
@@ -70,12 +72,6 @@ def build_program(name: str) -> Path:
         check=True,
     )
     return program
-
-
-def process_cpu_ns(pid: int) -> int:
-    """A process' CPU time so far."""
-    # What clock_getcpuclockid(3) returns: MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED).
-    return time.clock_gettime_ns((~pid << 3) | 2)
 
 
 def cpu_percent(pid: int, span_s: float, spans: int) -> list[float]:

@@ -33,10 +33,10 @@ _SAMPLED_ROLES = {
     f"{provider}:{name}": role
     for provider in (PROVIDER, PLACES_PROVIDER)
     for name, role in (("alloc", FunctionRole.SAMPLED_ALLOC), ("free", FunctionRole.SAMPLED_FREE))
+} | {
+    # Never hit; if it were, it would announce the end of an unknown block, which is ignored.
+    f"{PLACES_PROVIDER}:{COARSER}": FunctionRole.SAMPLED_FREE
 }
-# Never hit; if it were, it would announce the end of an unknown block, which is ignored.
-_COARSER_ROLES = {f"{PLACES_PROVIDER}:{COARSER}": FunctionRole.SAMPLED_FREE}
-_STATIC_ROLES = _SAMPLED_ROLES | _COARSER_ROLES
 
 _SITE_ROLES = {
     SITE_AT_ENTRY: FunctionRole.SYSCALL_ENTRY,
@@ -179,17 +179,15 @@ def probed_file(mapped: CodeFile, probes: Sequence[FunctionProbe], *, beside_cxx
     file, mapping = mapped.file, mapped.mapping
     sites = [probe for probe in probes if _is_site(probe)]
     probes = [probe for probe in probes if not _is_site(probe)]
-    found = {p.function: p for p in probes if not p.refusal and p.function not in _STATIC_ROLES}
+    found = {p.function: p for p in probes if not p.refusal and p.function not in _SAMPLED_ROLES}
     refused = tuple(f"{probe.function}: {probe.refusal}" for probe in probes if probe.refusal)
     identified = identify({name: probe.entry for name, probe in found.items()})
-    sampled, coarser = (
-        tuple(
-            _sampler_probe(probe, mapping.path)
-            for probe in probes
-            if not probe.refusal and probe.function in roles
-        )
-        for roles in (_SAMPLED_ROLES, _COARSER_ROLES)
-    )
+    static = [
+        _sampler_probe(probe, mapping.path)
+        for probe in probes
+        if not probe.refusal and probe.function in _SAMPLED_ROLES
+    ]
+    sampled = tuple(probe for probe in static if probe.name != COARSER)
     # libbpfleak.so hands all calls on: blocks that it returns belong to another allocator.
     _shared, places = _by_provider(sampled)
     is_sampler_only = _is_whole(places)
@@ -234,7 +232,7 @@ def probed_file(mapped: CodeFile, probes: Sequence[FunctionProbe], *, beside_cxx
         refused,
         inside,
         sampled,
-        coarser,
+        tuple(probe for probe in static if probe.name == COARSER),
         () if any(site.refusal for site in sites) else tuple(_site(site, mapping.path) for site in sites),
         is_program=mapped.is_program,
         beside_cxx=beside_cxx,
@@ -246,7 +244,7 @@ def _is_site(probe: FunctionProbe) -> bool:
 
 
 def _sampler_probe(probe: FunctionProbe, module: str) -> SamplerProbe:
-    provider, role = probe.function.split(":")[0], _STATIC_ROLES[probe.function]
+    provider, role = probe.function.split(":")[0], _SAMPLED_ROLES[probe.function]
     shown = ProbedFunction(provider, probe.function, role, module, probe.offset, probe.emulated)
     return SamplerProbe(shown, probe.arguments, probe.semaphore)
 

@@ -2,19 +2,19 @@
 
 An announcement takes a microsecond in a loop, but 15 in a program that fills the processor's caches: the
 probe, the programs and the tables are no longer there, and the program's own code and data are not there
-afterwards. So the announcements of a process may take a small share of its own processor time; if they take
-more, its interval is doubled, several times if need be (inside/probes.h). A process that announces a block in
-a second or two costs next to nothing, however little it does itself, and keeps its interval.
+afterwards. So announcements may take only a small share of a process' own time. If they take more, its
+interval is doubled, several times if need be (inside/probes.h). A block in a second or two costs next to
+nothing: then the interval stays, however little the process does.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from msgspec import Struct
 
 from bpfleakd.kernel.process_slots import ProcessCounters
+from bpfleakd.process.process import process_cpu_ns
 
 DOUBLINGS_MAX = 4
 _NS_PER_S = 1_000_000_000
@@ -27,12 +27,6 @@ _PER_S_MIN = 1.0
 _SPARE = 0.6
 
 
-def cpu_ns(pid: int) -> int:
-    """The processor time of a process so far. Raises OSError."""
-    # What clock_getcpuclockid(3) returns: MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED).
-    return time.clock_gettime_ns((~pid << 3) | 2)
-
-
 class _Reading(Struct, frozen=True):
     read_ns: int
     announcements: int
@@ -42,7 +36,7 @@ class _Reading(Struct, frozen=True):
 class InsideCosts:
     """The announcements of each process, by pid. `cpu_ns` returns a process' processor time."""
 
-    def __init__(self, cpu_ns: Callable[[int], int] = cpu_ns) -> None:
+    def __init__(self, cpu_ns: Callable[[int], int] = process_cpu_ns) -> None:
         self._cpu_ns = cpu_ns
         self._last: dict[int, _Reading] = {}
 

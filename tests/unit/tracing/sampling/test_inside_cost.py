@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from bpfleakd.kernel.abi import RecordingState
@@ -73,6 +76,11 @@ def test_a_process_that_does_little_keeps_some_blocks(per_s: float, left: float)
     program = Program(0.0001, per_s)
     program.run(600)
     assert per_s / 2**program.doublings == left
+
+
+def test_the_sampler_can_be_told_so_often() -> None:
+    header = (Path(__file__).parents[4] / "inside" / "probes.h").read_text()
+    assert re.findall(r"#define MAX_WANTED_DOUBLINGS (\d+)", header) == [str(DOUBLINGS_MAX)]
 
 
 def test_its_interval_is_as_before_when_it_announces_less() -> None:
