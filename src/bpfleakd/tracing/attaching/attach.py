@@ -315,13 +315,18 @@ class Attacher:
         That ends with the tracing, and with the daemon. Raises NotYet, NoSuchProcess, TargetRefused,
         CapacityError or OSError.
         """
-        pid, parts = attachment.process.id.pid, list[ProbedFile]()
+        pid, parts, links = attachment.process.id.pid, list[ProbedFile](), list[int]()
         # A perf event costs its process more than it would save (probes/links.py).
         if doublings and not self._linker.shares_sampled:
             code = self.read_code(attachment)
             parts = coarser_parts(self._discovery.files(code, wait_s=0.0), doublings)
             refuse_changed_code(code, parts)
-        links = [link for part in parts for link in self._link(part, pid)]
+        try:
+            for part in parts:
+                links += self._link(part, pid)
+        except BaseException:
+            close_all(links)
+            raise
         self._end_doublings(pid)
         self._doublings[pid] = doublings, links
 
