@@ -6,7 +6,7 @@ its slowest answers take longer.
 
 Rules:
   - A thread or process that an idle thread starts is idle as well, for ever. So the thread returns to its
-    usual priority before it starts one (`begin_thread`, `usual_priority`).
+    usual priority while it starts one (`begin_thread`, `usual_priority`).
   - While programs want all cores, an idle thread hardly runs, and it may hold the interpreter's lock: whoever
     uses this limits the time.
 """
@@ -14,6 +14,7 @@ Rules:
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -24,29 +25,54 @@ _of_thread = threading.local()
 
 def begin_thread(name: str, target: Callable[..., object], *args: object) -> threading.Thread:
     """Start a thread that does not keep the daemon from ending."""
-    usual_priority()
     thread = threading.Thread(target=target, args=args, name=name, daemon=True)
-    thread.start()
+    with usual_priority():
+        thread.start()
     return thread
 
 
-def usual_priority() -> None:
-    """Return the calling thread to its usual priority, before it starts a thread or a process."""
-    priority = getattr(_of_thread, "priority", None)
-    if priority is not None:
-        priority.end()
+@contextlib.contextmanager
+def usual_priority() -> Iterator[None]:
+    """Run the calling thread at its usual priority while it starts a thread or a process."""
+    priority: IdlePriority | None = getattr(_of_thread, "priority", None)
+    if priority is None:
+        yield
+        return
+    priority.suspend()
+    try:
+        yield
+    finally:
+        priority.resume()
+
+
+def lower(thread_id: int) -> None:
+    """Give a thread, 0 for the calling one, idle priority."""
+    _set_class(thread_id, os.SCHED_IDLE)
+
+
+def restore(thread_id: int) -> None:
+    """Return a thread, 0 for the calling one, to its usual priority."""
+    _set_class(thread_id, os.SCHED_OTHER)
+
+
+def is_idle() -> bool:
+    """Whether the calling thread has idle priority."""
+    return os.sched_getscheduler(0) == os.SCHED_IDLE
+
+
+def _set_class(thread_id: int, scheduling_class: int) -> None:
+    # It may have ended, or changed its user.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.sched_setscheduler(thread_id, scheduling_class, _PARAMETERS)
 
 
 class IdlePriority:
-    """The priority of one thread at a time.
-
-    A thread can only return from idle priority with CAP_SYS_NICE, or RLIMIT_NICE (LimitNICE=+0 of systemd).
-    Without, or if the user gave the process another scheduling class, threads stay as they are.
-    """
+    """The priority of one thread at a time; it stays as it is unless `may_be_idle`."""
 
     def __init__(self) -> None:
-        self._is_possible = os.sched_getscheduler(0) == os.SCHED_OTHER and _may_return()
+        self._is_possible = may_be_idle()
         self._thread_id: int | None = None
+        self._is_over = False
 
     @contextlib.contextmanager
     def lowered(self) -> Iterator[None]:
@@ -54,9 +80,10 @@ class IdlePriority:
         if not self._is_possible:
             yield
             return
+        self._is_over = False
         self._thread_id = threading.get_native_id()
         _of_thread.priority = self
-        os.sched_setscheduler(0, os.SCHED_IDLE, _PARAMETERS)
+        lower(0)
         try:
             yield
         finally:
@@ -66,11 +93,30 @@ class IdlePriority:
 
     def end(self) -> None:
         """Return the thread to its usual priority, if it is `lowered`; from any thread."""
+        self._is_over = True
+        self.suspend()
+
+    def suspend(self) -> None:
+        """The same, until `resume`."""
         thread_id = self._thread_id
         if thread_id is not None:
-            # It may have ended.
-            with contextlib.suppress(ProcessLookupError):
-                os.sched_setscheduler(thread_id, os.SCHED_OTHER, _PARAMETERS)
+            restore(thread_id)
+
+    def resume(self) -> None:
+        """Lower the calling thread again, unless `end` was called."""
+        lower(0)
+        # Lowered first: an `end` meanwhile either is seen here, or comes later.
+        if self._is_over:
+            self.suspend()
+
+
+@functools.cache
+def may_be_idle() -> bool:
+    """Whether threads can return from idle priority, and the user gave this process no scheduling class.
+
+    It takes CAP_SYS_NICE, or RLIMIT_NICE (LimitNICE=+0 of systemd).
+    """
+    return os.sched_getscheduler(0) == os.SCHED_OTHER and _may_return()
 
 
 def _may_return() -> bool:

@@ -160,7 +160,7 @@ class Backend:
         self.expect_questions()
 
     def expect_questions(self) -> None:
-        """Start the helpers, from any thread: after an attach, a request for names follows soon."""
+        """Start the helpers at usual priority, from any thread: somebody waits for names, or will soon."""
         self._helpers.prepare_soon()
 
     def attach(

@@ -284,27 +284,29 @@ class DaemonService:
         At idle priority, where nothing needs a prompt reading (`next_tick`).
         """
         idle_s, self.next_tick = min(self.next_tick.idle_s, _IDLE_MOST_S), NextTick()
-        took_s = await self._call(self._backend.tracer.tick, idle_s)
-        await self._worker.call(self._backend.keep_budget)
-        await self.oversee()
-        await self._call(self._backend.refresh_snapshot, idle_s)
-        await self._worker.call(reads().close_idle)
+        idle_until_s = time.monotonic() + idle_s
+        took_s = await self._call(self._backend.tracer.tick, idle_until_s)
+        await self._call(self._backend.keep_budget, idle_until_s)
+        await self.oversee(idle_until_s)
+        await self._call(self._backend.refresh_snapshot, idle_until_s)
+        await self._call(reads().close_idle, idle_until_s)
         now_s = time.monotonic()
         if now_s >= self._trim_due_s:
-            await self._call(c_heap.trim, idle_s)
+            await self._call(c_heap.trim, idle_until_s)
             self._trim_due_s = now_s + _TRIM_PAUSE_S
         # Last: what is attached to from here on ends the rest (`attached`).
-        self.next_tick = await self._worker.call(self._backend.tracer.next_tick)
+        self.next_tick = await self._call(self._backend.tracer.next_tick, idle_until_s)
         return took_s
 
-    async def oversee(self) -> None:
+    async def oversee(self, idle_until_s: float = 0.0) -> None:
         """Enforce the policy, as a tick does, without reading anything of traced processes."""
-        await self._worker.call(self._backend.oversee)
+        await self._call(self._backend.oversee, idle_until_s)
         self._backend.supervision.wake()
 
-    async def _call(self, work: Callable[[], _Answer], idle_s: float) -> _Answer:
-        """Call it in the worker, at idle priority for at most `idle_s`."""
-        return await (self._worker.call_idly(work, idle_s) if idle_s else self._worker.call(work))
+    async def _call(self, work: Callable[[], _Answer], idle_until_s: float) -> _Answer:
+        """Call it in the worker, at idle priority until this time at most (`time.monotonic`)."""
+        idle_s = idle_until_s - time.monotonic()
+        return await (self._worker.call_idly(work, idle_s) if idle_s > 0 else self._worker.call(work))
 
     async def _ask(self, question: Callable[[ProcessQueries], _Answer]) -> _Answer:
         return await self._worker.call(lambda: question(self._backend.queries))
@@ -316,6 +318,7 @@ class DaemonService:
             answer, lacks_names = await self._ask(lambda queries: _answered(queries, pid, question))
             if not lacks_names or time.monotonic() > deadline_s:
                 return answer
+            self._backend.expect_questions()
             await asyncio.sleep(_NAMES_PAUSE_S)
             while time.monotonic() < deadline_s and await self._ask(lambda q: q.is_pending(pid)):
                 await asyncio.sleep(_NAMES_PAUSE_S)

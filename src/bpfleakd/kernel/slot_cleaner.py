@@ -26,8 +26,8 @@ class SlotCleaner:
 
     def clean(self, slot: int) -> None:
         """Empty a slot soon. No program may refer to it, and nobody may take it meanwhile."""
-        usual_priority()
-        self._cleaning[slot] = self._threads.submit(self._empty, slot)
+        with usual_priority():
+            self._cleaning[slot] = self._threads.submit(self._empty, slot)
 
     @property
     def unclean(self) -> Collection[int]:

@@ -6,31 +6,42 @@ Rules:
   stored for these only.
 - The tracing thread calls nothing here, since a job waits for its helper.
 - The zygote starts when jobs are expected, and ends after a while without one: an idle daemon has no helper.
+- The start takes half a second of a core. At usual priority, the slowest answers of a busy server show that,
+  so the zygote starts at idle priority: for a limited time, and until somebody waits (`prepare`).
+- A job that nobody waits for is done at idle priority, too. A helper has no right to return from that: on a
+  machine without an idle core, the job is soon given up and ordered again, at usual priority.
 - A continuing job (`follow`) ends when its stream is closed, or with the daemon, however that ends.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import select
 import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakSet
 
 from bpfleakd.sandbox.answer_stream import AnswerStream
 from bpfleakd.sandbox.channel import ChannelError, HelperFailed, JobFailed, receive, send
 from bpfleakd.sandbox.orders import Failure, Order, Spent
-from bpfleakd.threads import begin_thread, usual_priority
+from bpfleakd.threads import begin_thread, lower, may_be_idle, restore, usual_priority
 
 T = TypeVar("T")
 
 _START_TIMEOUT_S = 30.0
-_IDLE_S = 20.0
+# It takes 27 MB. In the first minutes of a process, new call sites need names again and again.
+_IDLE_S = 60.0
+_IDLE_PRIORITY_S = 5.0
+# How long somebody who waits may need further jobs.
+_URGENT_S = 5.0
 _MEMORY_BYTES_MAX = 2 << 30
 # A malicious file may make a helper answer anything: longer answers are refused.
 ANSWER_BYTES_MAX = 4 << 20
@@ -45,6 +56,9 @@ class Helpers:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._used_s = 0.0
+        # The zygote that starts at idle priority.
+        self._idle_start: int | None = None
+        self._urgent_until_s = -math.inf
         # Jobs in progress: on a busy machine, an order waits for longer than an idle zygote lives.
         self._jobs = 0
         # Continuing jobs: they share with the zygote, and further jobs share it too.
@@ -63,6 +77,7 @@ class Helpers:
         answers_max: int = 1,
         bytes_max: int = ANSWER_BYTES_MAX,
         cpu_s: int | None = None,
+        idle_s: float = 0.0,
         on_spent: Callable[[float], None] | None = None,
     ) -> Iterator[T]:
         """Order a job and yield its answers, until it ends.
@@ -71,22 +86,63 @@ class Helpers:
         longer than `answer_limit_s`. Raises HelperFailed, also if there are more than `answers_max`, or one
         of more than `bytes_max`. `on_spent` receives the CPU time in seconds that the helper reports. This
         report also shows that the answers are complete; a job that used up its time fails, too.
+        Unless somebody waits (`prepare`), the job is first tried at idle priority, for `idle_s`.
         """
+        ordered = partial(
+            self._answers,
+            job,
+            arguments,
+            files,
+            answer_type,
+            answer_limit_s=answer_limit_s,
+            answers_max=answers_max,
+            bytes_max=bytes_max,
+            cpu_s=int(limit_s) + 1 if cpu_s is None else cpu_s,
+            on_spent=on_spent,
+        )
+        if idle_s and may_be_idle() and time.monotonic() > self._urgent_until_s:
+            try:
+                complete = list(ordered(limit_s=idle_s, is_idle=True))
+            except JobFailed:
+                raise
+            except HelperFailed:
+                pass
+            else:
+                yield from complete
+                return
+        yield from ordered(limit_s=limit_s, is_idle=False)
+
+    def _answers(
+        self,
+        job: str,
+        arguments: object,
+        files: Sequence[int],
+        answer_type: type[T],
+        *,
+        limit_s: float,
+        answer_limit_s: float | None,
+        answers_max: int,
+        bytes_max: int,
+        cpu_s: int,
+        is_idle: bool,
+        on_spent: Callable[[float], None] | None,
+    ) -> Iterator[T]:
+        # Only the report of its time shows whether a job ended by itself.
+        is_metered = is_idle or on_spent is not None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with ours, self._at_work():
             try:
                 with theirs:
-                    cpu_s = int(limit_s) + 1 if cpu_s is None else cpu_s
-                    order = Order(job, _MEMORY_BYTES_MAX, cpu_s, limit_s, is_metered=on_spent is not None)
+                    order = Order(job, _MEMORY_BYTES_MAX, cpu_s, limit_s, is_metered, is_idle)
                     self._order(order, [theirs.fileno(), *files])
                 deadline_s = time.monotonic() + limit_s
                 ours.settimeout(limit_s)
                 send(ours, arguments)
                 ours.settimeout(None)
-                kind = answer_type | Failure if on_spent is None else answer_type | Failure | Spent
+                kind = answer_type | Failure | Spent if is_metered else answer_type | Failure
                 for _number in range(answers_max + 1):
                     if _is_over(ours, deadline_s):
-                        if on_spent is not None:
+                        if is_metered:
                             raise HelperFailed("it ended before it was done")
                         return
                     until_s = deadline_s
@@ -95,8 +151,9 @@ class Helpers:
                     answer = receive(ours, kind, deadline_s=until_s, bytes_max=bytes_max)  # type: ignore[arg-type]
                     if isinstance(answer, Failure):
                         raise JobFailed(answer.reason)
-                    if on_spent is not None and isinstance(answer, Spent):
-                        on_spent(answer.cpu_s)
+                    if is_metered and isinstance(answer, Spent):
+                        if on_spent is not None:
+                            on_spent(answer.cpu_s)
                         return
                     yield answer
                 raise HelperFailed(f"more answers than {answers_max}")
@@ -153,11 +210,15 @@ class Helpers:
 
     def prepare(self) -> None:
         """Start the zygote, which takes a moment, before a job is urgent. Raises HelperFailed."""
+        self._urgent_until_s = time.monotonic() + _URGENT_S
+        pid = self._idle_start
+        if pid is not None:
+            restore(pid)
         with self._lock:
             self._used_s = time.monotonic()
             try:
                 if self._control is None:
-                    self._start()
+                    self._start(idle_s=0.0)
             except ChannelError as error:
                 raise HelperFailed(str(error)) from error
 
@@ -179,7 +240,7 @@ class Helpers:
             self._used_s = time.monotonic()
             for attempt in range(2):
                 if self._control is None:
-                    self._start()
+                    self._start(idle_s=_IDLE_PRIORITY_S)
                 assert self._control is not None
                 try:
                     send(self._control, order, descriptors)
@@ -190,26 +251,33 @@ class Helpers:
                 else:
                     return
 
-    def _start(self) -> None:
+    def _start(self, *, idle_s: float) -> None:
+        """Start the zygote, at idle priority for `idle_s` at most. Raises ChannelError, OSError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs:
             command = [sys.executable, "-P", "-m", "bpfleakd.sandbox.zygote", str(theirs.fileno())]
-            usual_priority()
-            # Threads of numpy would be missing in the children.
-            self._process = subprocess.Popen(
-                [*command, *self._modules],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                # Ctrl-C in a terminal is for the daemon, which ends its helpers in order.
-                process_group=0,
-                env={
-                    **os.environ,
-                    "OPENBLAS_NUM_THREADS": "1",
-                    "OMP_NUM_THREADS": "1",
-                    "DEBUGINFOD_URLS": "",
-                },
-            )
+            with usual_priority():
+                # Threads of numpy would be missing in the children.
+                self._process = subprocess.Popen(
+                    [*command, *self._modules],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    # Ctrl-C in a terminal is for the daemon, which ends its helpers in order.
+                    process_group=0,
+                    env={
+                        **os.environ,
+                        "OPENBLAS_NUM_THREADS": "1",
+                        "OMP_NUM_THREADS": "1",
+                        "DEBUGINFOD_URLS": "",
+                    },
+                )
+        if idle_s and may_be_idle():
+            self._idle_start = self._process.pid
+            lower(self._idle_start)
+            if not select.select([ours], [], [], idle_s)[0]:
+                restore(self._idle_start)
+            self._idle_start = None
         try:
             receive(ours, str, deadline_s=time.monotonic() + _START_TIMEOUT_S)
         except ChannelError:

@@ -61,7 +61,10 @@ _LIFE = {
     "restart_syscall": 219, "clock_gettime": 228, "exit_group": 231, "set_robust_list": 273, "getrandom": 318,
     "rseq": 334,
 }  # fmt: skip
-_FORKING = {"setitimer": 38, "wait4": 61, "prctl": 157, "prlimit64": 302, "socketpair": 53, "getsockname": 51}
+_FORKING = {
+    "setitimer": 38, "getsockname": 51, "socketpair": 53, "wait4": 61, "sched_setscheduler": 144,
+    "prctl": 157, "prlimit64": 302,
+}  # fmt: skip
 _MMAP, _MPROTECT, _CLONE, _CLONE3 = 9, 10, 56, 435
 
 WORKER = frozenset({**_READING, **_ANSWERING, **_MEMORY, **_LIFE}.values())

@@ -12,7 +12,7 @@ from bpfleakd.sandbox.channel import send
 class Order(msgspec.Struct):
     """A job and its limits: memory, CPU time (whole seconds) and elapsed time, 0 for no limit.
 
-    `is_metered`: its last answer contains its CPU time.
+    `is_metered`: its last answer contains its CPU time. `is_idle`: it runs at idle priority.
     """
 
     job: str
@@ -20,6 +20,7 @@ class Order(msgspec.Struct):
     cpu_s: int
     real_s: float
     is_metered: bool = False
+    is_idle: bool = False
 
 
 class Spent(msgspec.Struct, tag=True):

@@ -28,6 +28,7 @@ from typing import Any
 from bpfleakd.sandbox.channel import ChannelError, receive, receive_with_descriptors, send
 from bpfleakd.sandbox.lockdown import LONG_LIVED, WORKER, limit, lock_down
 from bpfleakd.sandbox.orders import Answers, Failure, Order, Spent
+from bpfleakd.threads import is_idle, lower, restore
 
 _DESCRIPTORS_MAX = 32
 
@@ -43,6 +44,9 @@ def _main(control_fd: int, modules: list[str]) -> None:
     gc.freeze()
     gc.enable()
     control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=control_fd)
+    if is_idle():
+        # Its children would stay so: they have no right to return.
+        restore(0)
     lock_down(LONG_LIVED)
     # A daemon that was killed meanwhile does not listen.
     with contextlib.suppress(ChannelError):
@@ -72,6 +76,8 @@ def _work(job: Callable[..., None], order: Order, descriptors: list[int]) -> Non
         answers = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=descriptors[0])
         limit(memory_bytes=order.memory_bytes, cpu_s=order.cpu_s, descriptors=_DESCRIPTORS_MAX)
         signal.setitimer(signal.ITIMER_REAL, order.real_s)
+        if order.is_idle:
+            lower(0)
         lock_down(WORKER)
         arguments = receive(answers, Any)
         try:

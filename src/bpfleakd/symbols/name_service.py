@@ -50,6 +50,8 @@ Place: TypeAlias = tuple[int, int]
 _Key: TypeAlias = tuple[str, int]
 
 _BATCH_MAX = 512
+# How long a job is tried at idle priority.
+_IDLE_PRIORITY_S = 1.0
 _THREADS = 2
 # A program with much debug information takes a second or two for the first answer.
 BUDGET_S = 8.0
@@ -268,7 +270,7 @@ class NameService:
         try:
             found, is_complete = self._look_up(module, places, cost)
             left_s = client.allowance_s(self._clock_s()) - cost.cpu_s
-            names = self._readable_names(_names_in(found.values()), left_s, cost)
+            names = self._readable_names(_names_in(found.values()), left_s, cost, _IDLE_PRIORITY_S)
             found = {code: _with_names(one, names) for code, one in found.items()}
         except _ModuleClosed:
             found = None  # The next request opens it again.
@@ -311,6 +313,7 @@ class NameService:
                             limit_s=_PATIENCE * share * self._budget_s,
                             answers_max=len(missing),
                             cpu_s=math.ceil(share * self._budget_s),
+                            idle_s=_IDLE_PRIORITY_S,
                             on_spent=on_spent,
                         ):
                             found[named.vaddr] = named
@@ -331,7 +334,9 @@ class NameService:
         """
         return self._readable_names(names, limit_s, _Cost(self._clock_s))
 
-    def _readable_names(self, names: Collection[str], limit_s: float, cost: _Cost) -> dict[str, str]:
+    def _readable_names(
+        self, names: Collection[str], limit_s: float, cost: _Cost, idle_s: float = 0.0
+    ) -> dict[str, str]:
         with self._changed:
             readable = {name: self._readable.get(name) for name in names if is_mangled(name)}
         missing = [name for name, text in readable.items() if text is None]
@@ -349,6 +354,7 @@ class NameService:
                         answer_limit_s=_PATIENCE * _NAME_SHARE * self._budget_s,
                         answers_max=len(missing),
                         cpu_s=math.ceil(2 * _NAME_SHARE * self._budget_s),
+                        idle_s=idle_s,
                         on_spent=on_spent,
                     ):
                         if done < len(missing):

@@ -14,16 +14,9 @@ import pytest
 from bpfleakd.daemon.worker import Worker
 from bpfleakd.threads import begin_thread, usual_priority
 
+from ..scheduling import IDLE
+
 LONG_S = 60.0
-
-
-def may_return_from_idle() -> bool:
-    """Whether the kernel lets this process' threads return from idle priority: in a child."""
-    change = "import os; p = os.sched_param(0); [os.sched_setscheduler(0, x, p) for x in (os.SCHED_IDLE, 0)]"
-    return not subprocess.run(["python3", "-c", change], check=False, stderr=subprocess.DEVNULL).returncode
-
-
-IDLE = os.SCHED_IDLE if may_return_from_idle() else os.SCHED_OTHER
 
 
 def scheduling() -> int:
@@ -136,11 +129,39 @@ def test_nothing_that_it_starts_is_idle() -> None:
 
     def of_process() -> int:
         program = ["python3", "-c", "import os; print(os.sched_getscheduler(0))"]
-        usual_priority()
-        return int(subprocess.run(program, check=True, capture_output=True).stdout)
+        with usual_priority():
+            return int(subprocess.run(program, check=True, capture_output=True).stdout)
 
-    async def calls() -> list[int]:
+    async def calls() -> list[tuple[int, int]]:
         with Worker() as worker:
-            return [await worker.call_idly(start, LONG_S) for start in (of_thread, of_process)]
+            return [
+                await worker.call_idly(lambda start=start: (start(), scheduling()), LONG_S)
+                for start in (of_thread, of_process)
+            ]
 
-    assert asyncio.run(calls()) == [os.SCHED_OTHER, os.SCHED_OTHER]
+    assert asyncio.run(calls()) == [(os.SCHED_OTHER, IDLE)] * 2
+
+
+def test_a_start_does_not_make_a_hurried_call_idle_again() -> None:
+    """Whether its time was over before the start, or is meanwhile."""
+
+    async def scheduling_after(is_over_before: bool) -> int:
+        over = threading.Event()
+
+        def start() -> int:
+            if is_over_before:
+                over.wait()
+            with usual_priority():
+                over.wait()
+            return scheduling()
+
+        with Worker() as worker:
+            first = asyncio.create_task(worker.call_idly(start, LONG_S))
+            asyncio.get_running_loop().call_later(0.05, over.set)
+            await asyncio.sleep(0.01)
+            waiting = asyncio.create_task(worker.call(scheduling))
+            await waiting
+            return await first
+
+    assert asyncio.run(scheduling_after(True)) == os.SCHED_OTHER
+    assert asyncio.run(scheduling_after(False)) == os.SCHED_OTHER

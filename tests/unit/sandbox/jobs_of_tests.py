@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-JOBS = ("echo", "attempts", "sleep", "spin", "die", "fill", "work")
+JOBS = ("echo", "attempts", "sleep", "spin", "die", "fill", "work", "wait_for_text")
 
 
 def prepare() -> None:
@@ -56,6 +56,13 @@ def sleep(_files: Sequence[int], arguments: Any, _answer: Callable[[object], Non
 
 
 spin = sleep
+
+
+def wait_for_text(files: Sequence[int], _arguments: Any, answer: Callable[[object], None]) -> None:
+    """Answer when the file has a text."""
+    while not os.pread(files[0], 1, 0):
+        time.monotonic()
+    answer("done")
 
 
 def die(_files: Sequence[int], _arguments: Any, answer: Callable[[object], None]) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,9 @@ import pytest
 
 from bpfleakd.sandbox.channel import HelperFailed
 from bpfleakd.sandbox.helpers import Helpers
+from bpfleakd.threads import begin_thread, lower, restore
 
+from ..scheduling import IDLE
 from ..waiting import ends, until
 
 JOBS = f"{__package__}.jobs_of_tests"
@@ -160,6 +165,102 @@ def test_a_zygote_with_orders_is_not_idle(monkeypatch: pytest.MonkeyPatch) -> No
         assert ends(lambda: zygote.wait(20))
     finally:
         made.close()
+
+
+class Priorities:
+    """The changes of scheduling classes by Helpers, each with the class afterwards."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seen: list[int] = []
+        for name, change in (("lower", lower), ("restore", restore)):
+            noted = partial(self._note, change)
+            monkeypatch.setattr(f"bpfleakd.sandbox.helpers.{name}", noted)
+
+    def _note(self, change: Callable[[int], None], pid: int) -> None:
+        change(pid)
+        self.seen.append(os.sched_getscheduler(pid))
+
+
+@pytest.mark.parametrize("idle_s", [60.0, 0.001])
+def test_a_zygote_starts_at_idle_priority(idle_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a limited time. It is not idle afterwards, nor what it forks."""
+    monkeypatch.setattr("bpfleakd.sandbox.helpers._IDLE_PRIORITY_S", idle_s)
+    changes = Priorities(monkeypatch)
+    made = Helpers([JOBS])
+    try:
+        assert made.answer(f"{JOBS}:work", 0, [], str, limit_s=20) == "done"
+        assert made._process is not None
+        assert os.sched_getscheduler(made._process.pid) == os.SCHED_OTHER
+    finally:
+        made.close()
+    if IDLE == os.SCHED_IDLE:
+        assert changes.seen == [IDLE, os.SCHED_OTHER][: 2 if idle_s < 1 else 1]
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_zygote_that_somebody_waits_for_is_not_idle(is_late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it has begun to start at idle priority or not."""
+    monkeypatch.setattr("bpfleakd.sandbox.helpers._IDLE_PRIORITY_S", 60.0)
+    changes = Priorities(monkeypatch)
+    made = Helpers([JOBS])
+    try:
+        if is_late:
+            order = begin_thread("order", lambda: made.answer(f"{JOBS}:work", 0, [], str, limit_s=20))
+            until(lambda: changes.seen or IDLE != os.SCHED_IDLE)
+            made.prepare()
+            order.join()
+        else:
+            made.prepare()
+    finally:
+        made.close()
+    if IDLE == os.SCHED_IDLE:
+        assert changes.seen == [IDLE, os.SCHED_OTHER] * is_late
+
+
+def test_a_job_that_nobody_waits_for_is_idle(helpers: Helpers, tmp_path: Path) -> None:
+    """One that somebody waits for is not."""
+    seen: list[set[int]] = []
+    for is_urgent in (False, True):
+        if is_urgent:
+            helpers.prepare()
+        else:
+            helpers._urgent_until_s = -math.inf
+        path = tmp_path / "text"
+        path.write_text("")
+        with path.open() as file:
+            job = f"{JOBS}:wait_for_text"
+            answers = helpers.answers(job, None, [file.fileno()], str, limit_s=60, idle_s=60)
+            order = begin_thread("order", list, answers)
+            until(lambda: _children(helpers))
+            seen.append(_children(helpers))
+            path.write_text("text")
+            order.join()
+            until(lambda: not _children(helpers))
+    assert seen == [{IDLE}, {os.SCHED_OTHER}]
+
+
+def test_a_job_without_an_idle_core_is_ordered_again(helpers: Helpers) -> None:
+    """At usual priority. Each answer comes once, and so does the time that it took."""
+    helpers._urgent_until_s = -math.inf
+    took_s: list[float] = []
+    arguments = {"limit_s": 20, "idle_s": 0.2}
+    answers = helpers.answers(f"{JOBS}:work", 0.4, [], str, on_spent=took_s.append, **arguments)
+    assert list(answers) == ["done"]
+    assert len(took_s) == 1
+    assert list(helpers.answers(f"{JOBS}:work", 0.4, [], str, **arguments)) == ["done"]
+
+
+def _children(helpers: Helpers) -> set[int]:
+    """The scheduling classes of the jobs in progress, which have worked for a while."""
+    assert helpers._process is not None
+    zygote = helpers._process.pid
+    found = set()
+    for pid in Path(f"/proc/{zygote}/task/{zygote}/children").read_text().split():
+        with contextlib.suppress(OSError):
+            state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            if state != "Z" and int(fields[10]) + int(fields[11]) > 1:
+                found.add(os.sched_getscheduler(int(pid)))
+    return found
 
 
 def _zygotes() -> set[int]:

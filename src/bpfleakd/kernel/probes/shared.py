@@ -275,8 +275,8 @@ def _command(text: str) -> None:
 @contextlib.contextmanager
 def _stopped_process() -> Iterator[int]:
     """Yield the pid of an idle process, and end it afterwards."""
-    usual_priority()
-    process = subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL)
+    with usual_priority():
+        process = subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL)
     try:
         # It is stopped, so it never reaches the probes that it gets.
         process.send_signal(signal.SIGSTOP)

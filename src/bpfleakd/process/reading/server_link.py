@@ -41,16 +41,16 @@ class ServerLink:
         try:
             os.ftruncate(buffer, server.BUFFER_BYTES)
             self._data = mmap.mmap(buffer, server.BUFFER_BYTES)
-            usual_priority()
-            # Without the package and its libraries, it starts in a fifth of the time.
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", server.__file__, str(theirs.fileno()), str(buffer)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno(), buffer],
-                start_new_session=True,
-            )
+            with usual_priority():
+                # Without the package and its libraries, it starts in a fifth of the time.
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", server.__file__, str(theirs.fileno()), str(buffer)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno(), buffer],
+                    start_new_session=True,
+                )
         except OSError:
             ours.close()
             raise
