@@ -53,7 +53,11 @@ class VerdictEngine(TracingObserver):
         traced.verdicts.observed.note_memory(now_ns, traced.table.began_ns, traced.anonymous_bytes)
         traced.resources.read(view.clock_ns, self._resource_looks)
         self._announce_resources(traced)
-        if traced.verdicts.is_due(now_ns, traced.table.began_ns, processes=self._traced_count()):
+        # A heap of a runtime may fill while its memory stays the same.
+        memory_bytes = None if traced.has_runtime else traced.anonymous_bytes
+        if traced.verdicts.is_due(
+            now_ns, traced.table.began_ns, processes=self._traced_count(), memory_bytes=memory_bytes
+        ):
             self.evaluate(view)
         elif traced.unannounced:
             self.announce(view)

@@ -273,6 +273,11 @@ class TracedProcess:
             return False
 
     @property
+    def has_runtime(self) -> bool:
+        """Whether it has a language runtime, whose frames and heap change by themselves."""
+        return self.go is not None or any(self.runtimes)
+
+    @property
     def is_ending(self) -> bool:
         """Whether it has ended and is kept for its names."""
         return self._names_due_ns is not None

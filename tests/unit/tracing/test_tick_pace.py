@@ -24,8 +24,7 @@ def sampled_inside(pid: int = 1, *, attached_s: float = 0.0, **changed: Any) -> 
             "since": SimpleNamespace(attached_ns=round(attached_s * S)),
             "anonymous_bytes": 100 * MB,
             "set_aside": None,
-            "go": None,
-            "runtimes": (),
+            "has_runtime": False,
         }
         | changed
     )
@@ -60,8 +59,7 @@ def test_nothing_traced_needs_no_reading() -> None:
     "changed",
     [
         {"attachment": SimpleNamespace(process=SimpleNamespace(id=ProcessId(2, 1)), is_inside=False)},
-        {"runtimes": (object(),)},
-        {"go": object()},
+        {"has_runtime": True},
         {"set_aside": object()},
     ],
     ids=lambda changed: next(iter(changed)),
@@ -113,7 +111,7 @@ def test_a_tick_that_may_wait_may_take_as_long() -> None:
 
 @pytest.mark.parametrize(
     ("changed", "idle_s"),
-    [({"anonymous_bytes": None}, 5.0), ({"runtimes": (object(),)}, 0.5), ({"set_aside": object()}, 0.0)],
+    [({"anonymous_bytes": None}, 5.0), ({"has_runtime": True}, 0.5), ({"set_aside": object()}, 0.0)],
 )
 def test_samplers_inside_leave_half_a_second(changed: dict[str, Any], idle_s: float) -> None:
     """But nothing else that is traced does, nor does a ring that fills."""

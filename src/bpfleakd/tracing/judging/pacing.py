@@ -14,6 +14,9 @@ _PAUSE_NS = 5 * _NS_PER_S
 # A leak that begins late is found after a fraction of the time observed at the earliest.
 _PAUSE_OF_OBSERVED = 1 / 24
 _LONGEST_PAUSE_NS = 30 * _NS_PER_S
+# For a process whose memory has stayed the same.
+_LONGEST_QUIET_PAUSE_NS = 300 * _NS_PER_S
+_CHANGE, _CHANGE_BYTES = 0.02, 1 << 20
 _PAUSE_WHEN_ASKED_NS = _NS_PER_S
 # The share of processor time for verdicts without a request, and for requested ones.
 _SHARE = 0.008
@@ -27,6 +30,11 @@ _BLOCKS_A_SITE = 15
 _OLD_NS = 10 * _NS_PER_S
 
 
+def has_changed(before_bytes: int | None, now_bytes: int) -> bool:
+    """Whether the memory of a process differs from before, by more than what any process varies."""
+    return before_bytes is None or abs(now_bytes - before_bytes) > max(_CHANGE_BYTES, _CHANGE * before_bytes)
+
+
 class VerdictPacing:
     """The pauses between evaluations, from the cost of the last one."""
 
@@ -36,27 +44,40 @@ class VerdictPacing:
         self._spent_ns = spent_ns
         self._began_ns = self._began_spent_ns = 0
         self._took_ns = 0
+        self._memory_bytes: int | None = None
         self._is_wanted = self._is_unconfirmed = False
 
-    def begin(self, now_ns: int) -> None:
-        """Record the beginning of an evaluation."""
+    def begin(self, now_ns: int, memory_bytes: int | None = None) -> None:
+        """Record the beginning of an evaluation, and the memory of the process, if it is known."""
+        self._memory_bytes = memory_bytes
         self._began_ns, self._began_spent_ns, self._is_wanted = now_ns, self._spent_ns(), False
 
     def end(self, *, is_unconfirmed: bool = False) -> None:
         """Record the end of an evaluation, and whether it found a leak that the next one is to confirm."""
         self._took_ns, self._is_unconfirmed = self._spent_ns() - self._began_spent_ns, is_unconfirmed
 
-    def is_due(self, now_ns: int, began_ns: int, *, processes: int = 1, asked: bool = False) -> bool:
+    def is_due(
+        self,
+        now_ns: int,
+        began_ns: int,
+        *,
+        processes: int = 1,
+        asked: bool = False,
+        memory_bytes: int | None = None,
+    ) -> bool:
         """Whether the next evaluation is due, for one of `processes` processes, observed since `began_ns`.
 
         It is due sooner after a request, or after one that did not wait (`want`), and as soon as there may be
-        a leak for the first time: earlier evaluations of many blocks must not delay that one.
+        a leak for the first time: earlier evaluations of many blocks must not delay that one. It may wait
+        longer while `memory_bytes` is as it was in the last one; None if that would prove nothing.
         """
         asked = asked or self._is_wanted or self._began_ns < began_ns + self._first_leak_ns <= now_ns
         busy_ns = self._took_ns * processes / (_SHARE_WHEN_ASKED if asked else _SHARE)
         if not asked and not self._is_unconfirmed:
             busy_ns = max(busy_ns, min(self._took_ns / _SHARE_OF_ONE, _LONGEST_PAUSE_NS))
-        aged_ns = min(round((now_ns - began_ns) * _PAUSE_OF_OBSERVED), _LONGEST_PAUSE_NS)
+        is_quiet = memory_bytes is not None and not has_changed(self._memory_bytes, memory_bytes)
+        longest_ns = _LONGEST_QUIET_PAUSE_NS if is_quiet and not self._is_unconfirmed else _LONGEST_PAUSE_NS
+        aged_ns = min(round((now_ns - began_ns) * _PAUSE_OF_OBSERVED), longest_ns)
         pause_ns = _PAUSE_WHEN_ASKED_NS if asked else max(_PAUSE_NS, aged_ns)
         return now_ns - self._began_ns >= max(pause_ns, busy_ns)
 

@@ -23,11 +23,10 @@ from collections.abc import Collection
 from msgspec import Struct
 
 from bpfleakd.model.process import ProcessId
+from bpfleakd.tracing.judging.pacing import has_changed
 from bpfleakd.tracing.traced_process import TracedProcess
 
 _WAIT_OF_OBSERVED = 1 / 120
-_CHANGE = 0.02
-_CHANGE_BYTES = 1 << 20
 _RING_SHARE_MAX = 0.05
 _IDLE_S, _QUIET_IDLE_S = 0.5, 2.0
 
@@ -58,7 +57,7 @@ class TickPace:
         changes = self._have_changed(running)
         if ring_used_share > _RING_SHARE_MAX or not all(map(_is_inside, running)):
             return NextTick()
-        if changes or not all(map(_reports_little, running)):
+        if changes or any(traced.has_runtime for traced in running):
             return NextTick(idle_s=_IDLE_S)
         youngest_ns = max((traced.since.attached_ns for traced in running), default=None)
         wait_s = math.inf if youngest_ns is None else (now_ns - youngest_ns) / 1e9 * _WAIT_OF_OBSERVED
@@ -71,16 +70,8 @@ class TickPace:
             for traced in running
             if traced.anonymous_bytes is not None
         }
-        return any(_has_changed(before.get(id_), now) for id_, now in self._anonymous_bytes.items())
+        return any(has_changed(before.get(id_), now) for id_, now in self._anonymous_bytes.items())
 
 
 def _is_inside(traced: TracedProcess) -> bool:
     return traced.attachment.is_inside and traced.set_aside is None
-
-
-def _reports_little(traced: TracedProcess) -> bool:
-    return traced.go is None and not any(traced.runtimes)
-
-
-def _has_changed(before_bytes: int | None, now_bytes: int) -> bool:
-    return before_bytes is None or abs(now_bytes - before_bytes) > max(_CHANGE_BYTES, _CHANGE * before_bytes)
