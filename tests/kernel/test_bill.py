@@ -106,10 +106,10 @@ def test_what_tcmalloc_keeps(tracer, library, attached):
     program = Workload(["env", f"LD_PRELOAD={library}", build("page_heap")])
     try:
         if attached == "before":
-            tracer.attach(program.pid)
+            tracer.attach_with_tables(program.pid)
         ledger = program.step()
         if attached == "after":
-            tracer.attach(program.pid)
+            tracer.attach_with_tables(program.pid)
         bill, report = bill_of(tracer, program.pid)
     finally:
         program.kill()
@@ -131,7 +131,8 @@ def test_the_sampler_inside_has_no_heap(tracer, preloaded, after, mode):
     if after and ctypes.util.find_library("jemalloc") is None:
         pytest.skip(f"needs {after}")
     program = preloaded("fragmented", after=f":{after}" if after else "")
-    tracer.control("attach", program.pid, "--mode", mode)
+    # Without the tables, the caller of mmap is unknown, and so is what is jemalloc's.
+    tracer.attach_with_tables(program.pid, "--mode", mode)
     program.step(1)
 
     bill, _report = bill_of(tracer, program.pid)

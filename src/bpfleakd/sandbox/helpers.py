@@ -6,10 +6,11 @@ Rules:
   stored for these only.
 - The tracing thread calls nothing here, since a job waits for its helper.
 - The zygote starts when jobs are expected, and ends after a while without one: an idle daemon has no helper.
-- The start takes half a second of a core. At usual priority, the slowest answers of a busy server show that,
-  so the zygote starts at idle priority: for a limited time, and until somebody waits (`prepare`).
-- A job that nobody waits for is done at idle priority, too. A helper has no right to return from that: on a
-  machine without an idle core, the job is soon given up and ordered again, at usual priority.
+- A job that nobody waits for is done at idle priority: at the usual one, the slowest answers of a busy server
+  show it. A helper has no right to return from that. On a machine without an idle core, the job is soon given
+  up and ordered again at usual priority, as are those of the next seconds.
+- For such a job the zygote, too, starts at idle priority: that takes half a second of a core. It returns when
+  it takes long, or when another job waits for it.
 - A continuing job (`follow`) ends when its stream is closed, or with the daemon, however that ends.
 """
 
@@ -39,9 +40,9 @@ T = TypeVar("T")
 _START_TIMEOUT_S = 30.0
 # It takes 27 MB. In the first minutes of a process, new call sites need names again and again.
 _IDLE_S = 60.0
-_IDLE_PRIORITY_S = 5.0
-# How long somebody who waits may need further jobs.
-_URGENT_S = 5.0
+_IDLE_START_S = 3.0
+# How long somebody who waits may need further jobs, and how long a machine may have no idle core.
+_URGENT_S, _BUSY_S = 5.0, 10.0
 _MEMORY_BYTES_MAX = 2 << 30
 # A malicious file may make a helper answer anything: longer answers are refused.
 ANSWER_BYTES_MAX = 4 << 20
@@ -58,7 +59,8 @@ class Helpers:
         self._used_s = 0.0
         # The zygote that starts at idle priority.
         self._idle_start: int | None = None
-        self._urgent_until_s = -math.inf
+        # Until then, jobs begin at usual priority.
+        self._usual_until_s = -math.inf
         # Jobs in progress: on a busy machine, an order waits for longer than an idle zygote lives.
         self._jobs = 0
         # Continuing jobs: they share with the zygote, and further jobs share it too.
@@ -100,13 +102,13 @@ class Helpers:
             cpu_s=int(limit_s) + 1 if cpu_s is None else cpu_s,
             on_spent=on_spent,
         )
-        if idle_s and may_be_idle() and time.monotonic() > self._urgent_until_s:
+        if idle_s and may_be_idle() and time.monotonic() > self._usual_until_s:
             try:
                 complete = list(ordered(limit_s=idle_s, is_idle=True))
             except JobFailed:
                 raise
             except HelperFailed:
-                pass
+                self._usual_until_s = time.monotonic() + _BUSY_S
             else:
                 yield from complete
                 return
@@ -129,6 +131,8 @@ class Helpers:
     ) -> Iterator[T]:
         # Only the report of its time shows whether a job ended by itself.
         is_metered = is_idle or on_spent is not None
+        if not is_idle:
+            self._hurry_start()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with ours, self._at_work():
             try:
@@ -194,6 +198,7 @@ class Helpers:
 
         Raises HelperFailed.
         """
+        self._hurry_start()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with theirs:
@@ -210,10 +215,8 @@ class Helpers:
 
     def prepare(self) -> None:
         """Start the zygote, which takes a moment, before a job is urgent. Raises HelperFailed."""
-        self._urgent_until_s = time.monotonic() + _URGENT_S
-        pid = self._idle_start
-        if pid is not None:
-            restore(pid)
+        self._usual_until_s = max(self._usual_until_s, time.monotonic() + _URGENT_S)
+        self._hurry_start()
         with self._lock:
             self._used_s = time.monotonic()
             try:
@@ -221,6 +224,12 @@ class Helpers:
                     self._start(idle_s=0.0)
             except ChannelError as error:
                 raise HelperFailed(str(error)) from error
+
+    def _hurry_start(self) -> None:
+        """Return a zygote that starts at idle priority to its usual one; who has the lock waits for it."""
+        pid = self._idle_start
+        if pid is not None:
+            restore(pid)
 
     def prepare_soon(self) -> None:
         """The same without waiting; a failure shows when a job is ordered."""
@@ -240,7 +249,7 @@ class Helpers:
             self._used_s = time.monotonic()
             for attempt in range(2):
                 if self._control is None:
-                    self._start(idle_s=_IDLE_PRIORITY_S)
+                    self._start(idle_s=_IDLE_START_S if order.is_idle else 0.0)
                 assert self._control is not None
                 try:
                     send(self._control, order, descriptors)

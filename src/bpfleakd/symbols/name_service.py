@@ -167,6 +167,10 @@ class NameService:
             client = self._clients.get(owner)
             return client is not None and bool(client.wanted or client.busy)
 
+    def hurry(self) -> None:
+        """Find names at usual priority for a while: they are waited for."""
+        self._helpers.prepare_soon()
+
     def is_over_budget(self, owner: str) -> bool:
         """Whether a process gets no further names for now."""
         with self._changed:

@@ -16,7 +16,7 @@ Rules:
 - No caller waits for a file or a name. While the names in a file are still to come (name_service.py), a frame
   is the file and the offset, and the stack is `pending`.
 
-Not thread-safe, except for `is_pending`, `wait`, `readable` and `vtables`.
+Not thread-safe, except for `is_pending`, `hurry`, `wait`, `readable` and `vtables`.
 """
 
 from __future__ import annotations
@@ -125,6 +125,11 @@ class Symbolizer:
     def is_pending(self) -> bool:
         """Whether requested names are still to come."""
         return self._names is not None and self._names.is_pending(self.owner)
+
+    def hurry(self) -> None:
+        """Find the pending names soon (`NameService.hurry`)."""
+        if self._names is not None:
+            self._names.hurry()
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for requested names; False if they take longer. Not for the tracing thread."""

@@ -286,6 +286,8 @@ class TracedProcess:
         """Whether the last report of an ended process should wait a little for names."""
         if self._names_due_ns is None:
             self._names_due_ns = now_ns + _LAST_NAMES_NS
+            if self.symbolizer.is_pending:
+                self.symbolizer.hurry()
         return self.symbolizer.is_pending and now_ns < self._names_due_ns
 
     def take_census(

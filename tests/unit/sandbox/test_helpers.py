@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -24,19 +25,23 @@ from ..waiting import ends, until
 JOBS = f"{__package__}.jobs_of_tests"
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _path() -> Iterator[None]:
+    """The zygote finds the jobs of tests."""
+    with pytest.MonkeyPatch.context() as changes:
+        known = os.environ.get("PYTHONPATH")
+        changes.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(Path(__file__).parents[3]), known))))
+        yield
+
+
 @pytest.fixture(scope="module")
 def helpers() -> Iterator[Helpers]:
     made = Helpers([JOBS])
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(Path(__file__).parents[3]), before)))
     try:
         made.answer(f"{JOBS}:echo", None, [], list[str], limit_s=20)
         yield made
     finally:
         made.close()
-        os.environ.pop("PYTHONPATH")
-        if before is not None:
-            os.environ["PYTHONPATH"] = before
 
 
 def test_files_come_open_and_answers_in_order(helpers: Helpers, tmp_path: Path) -> None:
@@ -181,36 +186,48 @@ class Priorities:
         self.seen.append(os.sched_getscheduler(pid))
 
 
-@pytest.mark.parametrize("idle_s", [60.0, 0.001])
-def test_a_zygote_starts_at_idle_priority(idle_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a limited time. It is not idle afterwards, nor what it forks."""
-    monkeypatch.setattr("bpfleakd.sandbox.helpers._IDLE_PRIORITY_S", idle_s)
+@pytest.mark.parametrize("limit_s", [60.0, 0.001])
+def test_a_zygote_starts_at_idle_priority(limit_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a limited time. It is not idle afterwards."""
+    monkeypatch.setattr("bpfleakd.sandbox.helpers._IDLE_START_S", limit_s)
     changes = Priorities(monkeypatch)
     made = Helpers([JOBS])
     try:
-        assert made.answer(f"{JOBS}:work", 0, [], str, limit_s=20) == "done"
+        assert list(made.answers(f"{JOBS}:work", 0, [], str, limit_s=20, idle_s=20)) == ["done"]
         assert made._process is not None
         assert os.sched_getscheduler(made._process.pid) == os.SCHED_OTHER
     finally:
         made.close()
     if IDLE == os.SCHED_IDLE:
-        assert changes.seen == [IDLE, os.SCHED_OTHER][: 2 if idle_s < 1 else 1]
+        assert changes.seen == [IDLE, os.SCHED_OTHER][: 2 if limit_s < 1 else 1]
+
+
+def _prepare(made: Helpers) -> None:
+    made.prepare()
+
+
+def _order(made: Helpers) -> None:
+    assert made.answer(f"{JOBS}:work", 0, [], str, limit_s=20) == "done"
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-def test_a_zygote_that_somebody_waits_for_is_not_idle(is_late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("hurry", [_prepare, _order])
+def test_a_zygote_that_is_waited_for_is_not_idle(
+    hurry: Callable[[Helpers], None], is_late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whether it has begun to start at idle priority or not."""
-    monkeypatch.setattr("bpfleakd.sandbox.helpers._IDLE_PRIORITY_S", 60.0)
+    monkeypatch.setattr("bpfleakd.sandbox.helpers._IDLE_START_S", 60.0)
     changes = Priorities(monkeypatch)
     made = Helpers([JOBS])
     try:
         if is_late:
-            order = begin_thread("order", lambda: made.answer(f"{JOBS}:work", 0, [], str, limit_s=20))
+            answers = made.answers(f"{JOBS}:work", 0, [], str, limit_s=20, idle_s=20)
+            order = begin_thread("order", list, answers)
             until(lambda: changes.seen or IDLE != os.SCHED_IDLE)
-            made.prepare()
+            hurry(made)
             order.join()
         else:
-            made.prepare()
+            hurry(made)
     finally:
         made.close()
     if IDLE == os.SCHED_IDLE:
@@ -224,7 +241,7 @@ def test_a_job_that_nobody_waits_for_is_idle(helpers: Helpers, tmp_path: Path) -
         if is_urgent:
             helpers.prepare()
         else:
-            helpers._urgent_until_s = -math.inf
+            helpers._usual_until_s = -math.inf
         path = tmp_path / "text"
         path.write_text("")
         with path.open() as file:
@@ -240,14 +257,14 @@ def test_a_job_that_nobody_waits_for_is_idle(helpers: Helpers, tmp_path: Path) -
 
 
 def test_a_job_without_an_idle_core_is_ordered_again(helpers: Helpers) -> None:
-    """At usual priority. Each answer comes once, and so does the time that it took."""
-    helpers._urgent_until_s = -math.inf
-    took_s: list[float] = []
+    """At usual priority, like the next ones. Each answer comes once, and so does the time that it took."""
     arguments = {"limit_s": 20, "idle_s": 0.2}
-    answers = helpers.answers(f"{JOBS}:work", 0.4, [], str, on_spent=took_s.append, **arguments)
-    assert list(answers) == ["done"]
+    for on_spent in ((took_s := list[float]()).append, None):
+        helpers._usual_until_s = -math.inf
+        answers = helpers.answers(f"{JOBS}:work", 0.4, [], str, on_spent=on_spent, **arguments)
+        assert list(answers) == ["done"]
+        assert helpers._usual_until_s > time.monotonic()
     assert len(took_s) == 1
-    assert list(helpers.answers(f"{JOBS}:work", 0.4, [], str, **arguments)) == ["done"]
 
 
 def _children(helpers: Helpers) -> set[int]:

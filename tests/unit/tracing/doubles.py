@@ -351,6 +351,7 @@ class FakeSymbolizer:
         self.covered = True
         self.unreadable_files = 0
         self.is_pending = False
+        self.hurried = 0
         self.lacked_total = 0
 
     @property
@@ -359,6 +360,9 @@ class FakeSymbolizer:
 
     def update_mappings(self, _mappings: Sequence[Mapping]) -> None:
         self.updates += 1
+
+    def hurry(self) -> None:
+        self.hurried += 1
 
     def covers(self, _addresses: Iterable[int]) -> bool:
         return self.covered

@@ -737,12 +737,16 @@ class TestLastNames:
     """The last report of a process that exited waits for names, but not for long."""
 
     def test_it_is_kept_while_names_are_to_come(self, world: World, pid: int) -> None:
-        """And ended as soon as they are there."""
+        """And ended as soon as they are there, which is soon."""
         world.tracer.start(pid, EXACT)
         world.allocates(pid, s1=23)
         world.symbolizers[pid].is_pending = True
+        world.tracer.tick()
+        assert not world.symbolizers[pid].hurried
         world.kill(pid)
         world.tracer.tick()
+        world.tracer.tick()
+        assert world.symbolizers[pid].hurried == 1
         assert world.states() == {pid: ProcessState.TRACED}
         world.symbolizers[pid].is_pending = False
         world.tracer.tick()
