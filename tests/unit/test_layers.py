@@ -223,6 +223,12 @@ def test_a_start_is_found(call):
     assert not starts(ast.parse(f"usual_priority(); {call}"))
 
 
+def test_the_daemon_waits_for_any_descriptor():
+    """select(2) takes none from 1024 on, and a daemon that traces many processes has more."""
+    callers = {name for name, tree in modules() if "select.select" in ast.unparse(tree)}
+    assert {name for name in callers if package_of(name) != "cli"} == set()
+
+
 def test_the_table_has_no_circle():
     """A package that sees another is not seen by it, over any number of steps."""
 

@@ -104,8 +104,10 @@ class ProcessEvents:
 
     def _wait_for_ack(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
+        messages = select.poll()
+        messages.register(self._socket, select.POLLIN)
         while (left_s := deadline - time.monotonic()) > 0:
-            if not select.select([self._socket], [], [], left_s)[0]:
+            if not messages.poll(left_s * 1000):
                 break
             message = self._socket.recv(_MESSAGE_BYTES)
             if _what(message) == _NONE:

@@ -38,8 +38,10 @@ from bpfleakd.threads import begin_thread, lower, may_be_idle, restore, usual_pr
 T = TypeVar("T")
 
 _START_TIMEOUT_S = 30.0
-# It takes 27 MB. In the first minutes of a process, new call sites need names again and again.
+# How long the zygote, which takes 27 MB, stays without orders. In the first minutes of a process, new call
+# sites need names again and again.
 _IDLE_S = 60.0
+# How long it may start at idle priority.
 _IDLE_START_S = 3.0
 # How long somebody who waits may need further jobs, and how long a machine may have no idle core.
 _URGENT_S, _BUSY_S = 5.0, 10.0
@@ -284,7 +286,9 @@ class Helpers:
         if idle_s and may_be_idle():
             self._idle_start = self._process.pid
             lower(self._idle_start)
-            if not select.select([ours], [], [], idle_s)[0]:
+            started = select.poll()
+            started.register(ours, select.POLLIN)
+            if not started.poll(idle_s * 1000):
                 restore(self._idle_start)
             self._idle_start = None
         try:

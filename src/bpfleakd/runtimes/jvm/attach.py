@@ -131,9 +131,10 @@ class JavaAttach:
 
     def _wait_for(self, directory: int, name: str, pidfd: int) -> None:
         deadline_s = time.monotonic() + _OPENING_TIMEOUT_S
+        end = select.poll()
+        end.register(pidfd, select.POLLIN)
         while not _is_socket(directory, name):
-            ended, _, _ = select.select([pidfd], [], [], _POLL_S)
-            if ended or time.monotonic() > deadline_s:
+            if end.poll(_POLL_S * 1000) or time.monotonic() > deadline_s:
                 raise AttachError("it does not open its attach socket")
 
 
