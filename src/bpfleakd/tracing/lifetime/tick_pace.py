@@ -10,9 +10,8 @@ No tick waits while any process needs a prompt reading:
   - it was observed for a short time: a wait is a small part of that, as bins of the timeline are;
   - its memory changes: the next reading may be the last one before it runs out.
 
-A tick that may wait may take as long at idle priority, and at least two seconds: on a core that a program
-uses up, an idle thread starves until the limit, and then interrupts the program. The others of processes that
-all sample inside may take half a second so: their readings are not that urgent.
+A tick that may wait may take as long at idle priority. The others of processes that all sample inside may
+take half a second so: their readings are not that urgent.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from bpfleakd.tracing.traced_process import TracedProcess
 
 _WAIT_OF_OBSERVED = 1 / 120
 _RING_SHARE_MAX = 0.05
-_IDLE_S, _QUIET_IDLE_S = 0.5, 2.0
+_IDLE_S = 0.5
 
 
 class NextTick(Struct, frozen=True):
@@ -61,7 +60,7 @@ class TickPace:
             return NextTick(idle_s=_IDLE_S)
         youngest_ns = max((traced.since.attached_ns for traced in running), default=None)
         wait_s = math.inf if youngest_ns is None else (now_ns - youngest_ns) / 1e9 * _WAIT_OF_OBSERVED
-        return NextTick(wait_s, max(wait_s, _QUIET_IDLE_S))
+        return NextTick(wait_s, max(wait_s, _IDLE_S))
 
     def _have_changed(self, running: Collection[TracedProcess]) -> bool:
         """Whether the memory of any process changes: since the last call, or for all one knows."""
