@@ -220,7 +220,7 @@ def test_nothing_starts_at_idle_priority():
 def test_a_start_is_found(call):
     """The test can fail."""
     assert starts(ast.parse(call))
-    assert not starts(ast.parse(f"usual_priority(); {call}"))
+    assert not starts(ast.parse(f"with usual_priority(): {call}"))
 
 
 def test_the_daemon_waits_for_any_descriptor():

@@ -50,14 +50,12 @@ class VerdictEngine(TracingObserver):
     def collected(self, view: ProcessView) -> None:
         """Compute the verdicts of a process if they are due."""
         traced, now_ns = view.traced, view.clock_ns()
-        traced.verdicts.observed.note_memory(now_ns, traced.table.began_ns, traced.anonymous_bytes)
+        traced.verdicts.note_memory(
+            now_ns, traced.table.began_ns, traced.anonymous_bytes, has_runtime=traced.has_runtime
+        )
         traced.resources.read(view.clock_ns, self._resource_looks)
         self._announce_resources(traced)
-        # A heap of a runtime may fill while its memory stays the same.
-        memory_bytes = None if traced.has_runtime else traced.anonymous_bytes
-        if traced.verdicts.is_due(
-            now_ns, traced.table.began_ns, processes=self._traced_count(), memory_bytes=memory_bytes
-        ):
+        if traced.verdicts.is_due(now_ns, traced.table.began_ns, processes=self._traced_count()):
             self.evaluate(view)
         elif traced.unannounced:
             self.announce(view)

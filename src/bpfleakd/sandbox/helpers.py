@@ -30,6 +30,8 @@ from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakSet
 
+from msgspec.structs import replace
+
 from bpfleakd.sandbox.answer_stream import AnswerStream
 from bpfleakd.sandbox.channel import ChannelError, HelperFailed, JobFailed, receive, send
 from bpfleakd.sandbox.orders import Failure, Order, Spent
@@ -92,21 +94,23 @@ class Helpers:
         report also shows that the answers are complete; a job that used up its time fails, too.
         Unless somebody waits (`prepare`), the job is first tried at idle priority, for `idle_s`.
         """
+        cpu_s = int(limit_s) + 1 if cpu_s is None else cpu_s
+        order = Order(job, _MEMORY_BYTES_MAX, cpu_s, limit_s, is_metered=on_spent is not None)
         ordered = partial(
             self._answers,
-            job,
-            arguments,
-            files,
-            answer_type,
+            arguments=arguments,
+            files=files,
+            answer_type=answer_type,
             answer_limit_s=answer_limit_s,
             answers_max=answers_max,
             bytes_max=bytes_max,
-            cpu_s=int(limit_s) + 1 if cpu_s is None else cpu_s,
             on_spent=on_spent,
         )
         if idle_s and may_be_idle() and time.monotonic() > self._usual_until_s:
+            # Only the report of its time shows whether a job ended by itself.
+            attempt = replace(order, real_s=idle_s, is_metered=True, is_idle=True)
             try:
-                complete = list(ordered(limit_s=idle_s, is_idle=True))
+                complete = list(ordered(attempt))
             except JobFailed:
                 raise
             except HelperFailed:
@@ -114,41 +118,35 @@ class Helpers:
             else:
                 yield from complete
                 return
-        yield from ordered(limit_s=limit_s, is_idle=False)
+        yield from ordered(order)
 
     def _answers(
         self,
-        job: str,
+        order: Order,
+        *,
         arguments: object,
         files: Sequence[int],
         answer_type: type[T],
-        *,
-        limit_s: float,
         answer_limit_s: float | None,
         answers_max: int,
         bytes_max: int,
-        cpu_s: int,
-        is_idle: bool,
         on_spent: Callable[[float], None] | None,
     ) -> Iterator[T]:
-        # Only the report of its time shows whether a job ended by itself.
-        is_metered = is_idle or on_spent is not None
-        if not is_idle:
+        if not order.is_idle:
             self._hurry_start()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with ours, self._at_work():
             try:
                 with theirs:
-                    order = Order(job, _MEMORY_BYTES_MAX, cpu_s, limit_s, is_metered, is_idle)
                     self._order(order, [theirs.fileno(), *files])
-                deadline_s = time.monotonic() + limit_s
-                ours.settimeout(limit_s)
+                deadline_s = time.monotonic() + order.real_s
+                ours.settimeout(order.real_s)
                 send(ours, arguments)
                 ours.settimeout(None)
-                kind = answer_type | Failure | Spent if is_metered else answer_type | Failure
+                kind = answer_type | Failure | Spent if order.is_metered else answer_type | Failure
                 for _number in range(answers_max + 1):
                     if _is_over(ours, deadline_s):
-                        if is_metered:
+                        if order.is_metered:
                             raise HelperFailed("it ended before it was done")
                         return
                     until_s = deadline_s
@@ -157,7 +155,7 @@ class Helpers:
                     answer = receive(ours, kind, deadline_s=until_s, bytes_max=bytes_max)  # type: ignore[arg-type]
                     if isinstance(answer, Failure):
                         raise JobFailed(answer.reason)
-                    if is_metered and isinstance(answer, Spent):
+                    if order.is_metered and isinstance(answer, Spent):
                         if on_spent is not None:
                             on_spent(answer.cpu_s)
                         return

@@ -52,8 +52,6 @@ class Observations:
         self._lost_frees = 0
         self._memory: Timeline | None = None
         self._first_memory_bytes: int | None = None
-        # As of the last reading.
-        self.anonymous_bytes: int | None = None
         self._intervals: History | None = None
         self._collections: History | None = None
         self._room, self._site_room, self._region_room = _Room(), _Room(), _Room()
@@ -122,7 +120,6 @@ class Observations:
 
     def note_memory(self, now_ns: int, began_ns: int, anonymous_bytes: int | None) -> None:
         """Record the anonymous memory of the process; None if it cannot be read."""
-        self.anonymous_bytes = anonymous_bytes
         if anonymous_bytes is None:
             return
         if self._memory is None:

@@ -44,38 +44,37 @@ class VerdictPacing:
         self._spent_ns = spent_ns
         self._began_ns = self._began_spent_ns = 0
         self._took_ns = 0
+        # As last noted, and as it was in the last evaluation.
         self._memory_bytes: int | None = None
+        self._judged_bytes: int | None = None
         self._is_wanted = self._is_unconfirmed = False
 
-    def begin(self, now_ns: int, memory_bytes: int | None = None) -> None:
-        """Record the beginning of an evaluation, and the memory of the process, if it is known."""
+    def note_memory(self, memory_bytes: int | None) -> None:
+        """Record the memory of the process; None if it would not show that nothing has happened."""
         self._memory_bytes = memory_bytes
+
+    def begin(self, now_ns: int) -> None:
+        """Record the beginning of an evaluation."""
+        self._judged_bytes = self._memory_bytes
         self._began_ns, self._began_spent_ns, self._is_wanted = now_ns, self._spent_ns(), False
 
     def end(self, *, is_unconfirmed: bool = False) -> None:
         """Record the end of an evaluation, and whether it found a leak that the next one is to confirm."""
         self._took_ns, self._is_unconfirmed = self._spent_ns() - self._began_spent_ns, is_unconfirmed
 
-    def is_due(
-        self,
-        now_ns: int,
-        began_ns: int,
-        *,
-        processes: int = 1,
-        asked: bool = False,
-        memory_bytes: int | None = None,
-    ) -> bool:
+    def is_due(self, now_ns: int, began_ns: int, *, processes: int = 1, asked: bool = False) -> bool:
         """Whether the next evaluation is due, for one of `processes` processes, observed since `began_ns`.
 
         It is due sooner after a request, or after one that did not wait (`want`), and as soon as there may be
         a leak for the first time: earlier evaluations of many blocks must not delay that one. It may wait
-        longer while `memory_bytes` is as it was in the last one; None if that would prove nothing.
+        longer while the memory is as it was in the last one.
         """
         asked = asked or self._is_wanted or self._began_ns < began_ns + self._first_leak_ns <= now_ns
         busy_ns = self._took_ns * processes / (_SHARE_WHEN_ASKED if asked else _SHARE)
         if not asked and not self._is_unconfirmed:
             busy_ns = max(busy_ns, min(self._took_ns / _SHARE_OF_ONE, _LONGEST_PAUSE_NS))
-        is_quiet = memory_bytes is not None and not has_changed(self._memory_bytes, memory_bytes)
+        now_bytes = self._memory_bytes
+        is_quiet = now_bytes is not None and not has_changed(self._judged_bytes, now_bytes)
         longest_ns = _LONGEST_QUIET_PAUSE_NS if is_quiet and not self._is_unconfirmed else _LONGEST_PAUSE_NS
         aged_ns = min(round((now_ns - began_ns) * _PAUSE_OF_OBSERVED), longest_ns)
         pause_ns = _PAUSE_WHEN_ASKED_NS if asked else max(_PAUSE_NS, aged_ns)

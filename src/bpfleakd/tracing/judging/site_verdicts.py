@@ -116,19 +116,17 @@ class SiteVerdicts:
         verdicts._seen_leaks = SeenLeaks(checkpoint.leaks)
         return verdicts
 
-    def is_due(
-        self,
-        now_ns: int,
-        began_ns: int,
-        *,
-        processes: int = 1,
-        asked: bool = False,
-        memory_bytes: int | None = None,
-    ) -> bool:
+    def note_memory(
+        self, now_ns: int, began_ns: int, anonymous_bytes: int | None, *, has_runtime: bool
+    ) -> None:
+        """Record the anonymous memory of the process; None if it cannot be read."""
+        self.observed.note_memory(now_ns, began_ns, anonymous_bytes)
+        # The heap of a runtime may fill while its memory stays the same.
+        self._pacing.note_memory(None if has_runtime else anonymous_bytes)
+
+    def is_due(self, now_ns: int, began_ns: int, *, processes: int = 1, asked: bool = False) -> bool:
         """Whether the next evaluation is due (`VerdictPacing.is_due`)."""
-        return not self._is_final and self._pacing.is_due(
-            now_ns, began_ns, processes=processes, asked=asked, memory_bytes=memory_bytes
-        )
+        return not self._is_final and self._pacing.is_due(now_ns, began_ns, processes=processes, asked=asked)
 
     def want(self, now_ns: int, live_blocks: int, sites: int) -> bool:
         """Whether to evaluate now for a request (`VerdictPacing.want`)."""
@@ -162,7 +160,7 @@ class SiteVerdicts:
         Returns the rows of sites that have newly turned out to leak.
         """
         began_ns = clock_ns()
-        self._pacing.begin(began_ns, self.observed.anonymous_bytes)
+        self._pacing.begin(began_ns)
         live = table.columns()[:, COUNTERS.index("live_count")] > 0
         rows = np.flatnonzero(live)
         if not len(rows) or not len(table.timeline):

@@ -14,15 +14,17 @@ EVALUATED_S = 10 * 3600
 def evaluated(memory_bytes: int | None, *, is_unconfirmed: bool = False) -> VerdictPacing:
     """A process observed for ten hours, evaluated just now at no cost."""
     pacing = VerdictPacing(first_leak_s=30.0, spent_ns=lambda: 0)
-    pacing.begin(EVALUATED_S * S, memory_bytes)
+    pacing.note_memory(memory_bytes)
+    pacing.begin(EVALUATED_S * S)
     pacing.end(is_unconfirmed=is_unconfirmed)
     return pacing
 
 
 def pause_s(pacing: VerdictPacing, memory_bytes: int | None, *, asked: bool = False) -> int:
     """After how many seconds the next evaluation is due."""
+    pacing.note_memory(memory_bytes)
     for after_s in range(1000):
-        if pacing.is_due((EVALUATED_S + after_s) * S, 0, asked=asked, memory_bytes=memory_bytes):
+        if pacing.is_due((EVALUATED_S + after_s) * S, 0, asked=asked):
             return after_s
     raise AssertionError("never")
 
@@ -60,7 +62,8 @@ def test_a_leak_is_confirmed_soon() -> None:
 def test_a_process_that_was_observed_for_a_short_time_is_judged_as_often_as_ever() -> None:
     """A pause is a small part of that."""
     pacing = VerdictPacing(first_leak_s=30.0, spent_ns=lambda: 0)
-    pacing.begin(600 * S, 500 * MB)
+    pacing.note_memory(500 * MB)
+    pacing.begin(600 * S)
     pacing.end()
-    assert not pacing.is_due(624 * S, 0, memory_bytes=500 * MB)
-    assert pacing.is_due(627 * S, 0, memory_bytes=500 * MB)
+    assert not pacing.is_due(624 * S, 0)
+    assert pacing.is_due(627 * S, 0)
