@@ -330,7 +330,7 @@ class Backend:
         """Create the queries and the report keeper, which observe the tracer."""
         config = self._config
         reporter = Reporter(config.history.window_s, kernel.method)
-        engine = VerdictEngine(reporter, tracer.traced_count)
+        engine = VerdictEngine(reporter, tracer)
         self._queries = ProcessQueries(tracer, engine, reporter)
         # More sites than are exported, so one that drops out still has figures.
         top_sites = 2 * config.metrics.top_sites

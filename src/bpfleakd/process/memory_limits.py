@@ -22,20 +22,35 @@ _RESOURCES = {
 
 
 class MemoryLimitReader:
-    """Reads the limits of many processes at one moment: what they share is read once."""
+    """Reads the limits of many processes at one moment: each, and what they share, is read once."""
 
     def __init__(self, proc: Path = PROC, cgroup: Path = CGROUP) -> None:
         self._proc = proc
         self._groups = GroupReader(proc, cgroup)
         self._of_machine: tuple[MemoryLimit, ...] | None = None
+        self._of_processes: dict[int, tuple[MemoryLimit, ...]] = {}
 
     def read(self, pid: int) -> tuple[MemoryLimit, ...]:
         """All limits of a process, the one with the least room first; unreadable ones are omitted."""
+        found = self._of_processes.get(pid)
+        if found is None:
+            found = self._of_processes[pid] = tuple(sorted(self._read(pid), key=_room_bytes))
+        return found
+
+    def room_bytes(self, pid: int) -> int:
+        """How many bytes its narrowest limit leaves to a process; 0 if no limit can be read."""
+        return max(0, min(map(_room_bytes, self.read(pid)), default=0))
+
+    def _read(self, pid: int) -> Iterator[MemoryLimit]:
         if self._of_machine is None:
             self._of_machine = tuple(_of_machine(self._proc))
-        of_groups = map(_of_group, self._groups.limited(pid))
-        limits = [*of_groups, *_of_process(pid, self._proc), *self._of_machine]
-        return tuple(sorted(limits, key=lambda limit: limit.limit_bytes - limit.used_bytes))
+        yield from map(_of_group, self._groups.limited(pid))
+        yield from _of_process(pid, self._proc)
+        yield from self._of_machine
+
+
+def _room_bytes(limit: MemoryLimit) -> int:
+    return limit.limit_bytes - limit.used_bytes
 
 
 def _of_group(group: LimitedGroup) -> MemoryLimit:

@@ -20,7 +20,6 @@ from bpfleakd.model.oom import OomKill, OomVictim
 from bpfleakd.model.process import ProcessId, ProcessState, ProcessSummary, TracingMode
 from bpfleakd.model.report import LeakReport, SiteReport
 from bpfleakd.printable import printable
-from bpfleakd.process.memory_limits import MemoryLimitReader
 from bpfleakd.queries.last_bills import Bill, LastBills
 from bpfleakd.tracing.observer import TracingObserver
 from bpfleakd.tracing.process_view import ProcessView
@@ -66,8 +65,8 @@ class OomKills(TracingObserver):
         self._last_reading = last_reading
         self._keep = keep
         self._proc = proc
-        self._traced_bills = LastBills(_TRACED_SHARE, tracer.clock_ns, _room_of)
-        self._watched_bills = LastBills(_WATCHED_SHARE, tracer.clock_ns, _room_of)
+        self._traced_bills = LastBills(_TRACED_SHARE, tracer.clock_ns, self._room_of)
+        self._watched_bills = LastBills(_WATCHED_SHARE, tracer.clock_ns, self._room_of)
         self._victims: OrderedDict[int, OomVictim] = OrderedDict()
         self.total = 0
         """How many victims were traced or watched."""
@@ -138,6 +137,9 @@ class OomKills(TracingObserver):
             process, anonymous_bytes, lambda: self._tracer.memory.quick_bill(process.pid)
         )
 
+    def _room_of(self, process: ProcessId) -> int:
+        return self._tracer.limits.room_bytes(process.pid)
+
     def ticked(self, took_s: float) -> None:
         """Store reports of victims that are not traced."""
         self._read()
@@ -171,12 +173,6 @@ class OomKills(TracingObserver):
             self._victims[_process_of(victim.pid, self._proc)] = victim
             while len(self._victims) > _WAITING_MAX:
                 self._victims.popitem(last=False)
-
-
-def _room_of(process: ProcessId) -> int:
-    """What its narrowest limit leaves to a process."""
-    limits = MemoryLimitReader().read(process.pid)
-    return min((limit.limit_bytes - limit.used_bytes for limit in limits), default=0)
 
 
 def _process_of(tid: int, proc: Path) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import structlog
@@ -10,7 +10,6 @@ import structlog
 from bpfleakd.model.limit import MemoryLimit
 from bpfleakd.model.process import ProcessState
 from bpfleakd.model.verdict import ProcessVerdict, Verdict
-from bpfleakd.process.memory_limits import MemoryLimitReader
 from bpfleakd.queries.report import Reporter
 from bpfleakd.table.site_table import COUNTERS
 from bpfleakd.tracing import object_memory, owned_memory
@@ -19,6 +18,7 @@ from bpfleakd.tracing.java_memory import JavaUse, growth_by_use, use_of, with_us
 from bpfleakd.tracing.observer import TracingObserver
 from bpfleakd.tracing.process_view import ProcessView
 from bpfleakd.tracing.traced_process import TracedProcess
+from bpfleakd.tracing.tracer import Tracer
 
 log = structlog.get_logger()
 
@@ -36,16 +36,11 @@ _RESOURCE_LOOKS_MAX = 2
 class VerdictEngine(TracingObserver):
     """Computes verdicts from the tables when they are due, and finds suppressed sites."""
 
-    def __init__(self, reporter: Reporter, traced_count: Callable[[], int]) -> None:
-        """`traced_count` processes share the time that verdicts may take."""
+    def __init__(self, reporter: Reporter, tracer: Tracer) -> None:
+        """The processes of `tracer` share the time that verdicts may take."""
         self._reporter = reporter
-        self._traced_count = traced_count
+        self._tracer = tracer
         self._resource_looks = Background("resources", _RESOURCE_LOOKS_MAX)
-        self._limits = MemoryLimitReader()
-
-    def ticked(self, took_s: float) -> None:
-        """Read limits anew from now on: the verdicts of one tick share them."""
-        self._limits = MemoryLimitReader()
 
     def collected(self, view: ProcessView) -> None:
         """Compute the verdicts of a process if they are due."""
@@ -55,7 +50,7 @@ class VerdictEngine(TracingObserver):
         )
         traced.resources.read(view.clock_ns, self._resource_looks)
         self._announce_resources(traced)
-        if traced.verdicts.is_due(now_ns, traced.table.began_ns, processes=self._traced_count()):
+        if traced.verdicts.is_due(now_ns, traced.table.began_ns, processes=self._tracer.traced_count()):
             self.evaluate(view)
         elif traced.unannounced:
             self.announce(view)
@@ -73,7 +68,7 @@ class VerdictEngine(TracingObserver):
         found = traced.heap.owned.announceable(found)
         leaks = traced.leaks_to_announce(found, view.clock_ns(), _ANNOUNCE_PAUSE_NS)[:_LEAKS_ANNOUNCED]
         self.look_for_suppressed(view, leaks)
-        traced.process_verdict = self.process_verdict(traced, self._limits.read(traced.pid))
+        traced.process_verdict = self.process_verdict(traced, self._tracer.limits.read(traced.pid))
         self._announce_goroutines(traced)
         traced.unannounced += leaks
         self.announce(view)

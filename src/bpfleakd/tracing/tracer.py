@@ -16,6 +16,7 @@ from bpfleakd.kernel.maps import Maps
 from bpfleakd.kernel.pins import ProcessPins
 from bpfleakd.model.process import ProcessId, ProcessLabels, ProcessState, TracingMode, TracingRequest
 from bpfleakd.process.identity import read_labels
+from bpfleakd.process.memory_limits import MemoryLimitReader
 from bpfleakd.symbols.symbolizer import Symbolizer
 from bpfleakd.tracing.address_space.address_maps import AddressMaps
 from bpfleakd.tracing.attaching.attach import IMPATIENT, UNHURRIED, Attacher, AttachWait
@@ -81,6 +82,8 @@ class Tracer:
             self.processes, self.observers, unwinding, self._state, self.view, clock_ns
         )
         self._pace = TickPace()
+        self.limits = MemoryLimitReader()
+        """Reads the limits of memory as they are in the current tick."""
         self._ending = Ending(
             attacher, self._state, self.processes, self.observers, self.collect, self.view, clock_ns
         )
@@ -281,6 +284,7 @@ class Tracer:
         An error with a process sets only that process aside.
         """
         began_ns = self.clock_ns()
+        self.limits = MemoryLimitReader()
         self._beat(began_ns)
         self.collect()
         self._unwinding.poll()
@@ -298,7 +302,9 @@ class Tracer:
 
     def next_tick(self) -> NextTick:
         """How long the next tick may wait, and how long it may take; to be asked once after each tick."""
-        return self._pace.next_tick(self._running.values(), self.ring_used_share, self.clock_ns())
+        return self._pace.next_tick(
+            self._running.values(), self.ring_used_share, self.clock_ns(), self.limits.room_bytes
+        )
 
     # Internals.
 

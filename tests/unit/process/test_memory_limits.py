@@ -51,6 +51,7 @@ def test_the_groups_around_it_count(proc: Path, tmp_path: Path) -> None:
         MemoryLimit(MemoryLimitKind.DATA, 2_000_000, 1_024_000),
         MemoryLimit(MemoryLimitKind.HOST, 16_384_000, 10_240_000),
     )
+    assert MemoryLimitReader(proc, groups).room_bytes(7) == 500
 
 
 def test_what_processes_share_is_read_once(proc: Path, tmp_path: Path) -> None:
@@ -89,7 +90,9 @@ def test_what_cannot_be_read_is_left_out(line: str, proc: Path, tmp_path: Path) 
     (proc / "7" / "cgroup").write_text(f"{line}\n")
     kinds = [limit.kind for limit in MemoryLimitReader(proc, tmp_path / "cgroup").read(7)]
     assert kinds == [MemoryLimitKind.DATA, MemoryLimitKind.HOST]
-    assert MemoryLimitReader(tmp_path / "nowhere", tmp_path / "nowhere").read(8) == ()
+    nowhere = MemoryLimitReader(tmp_path / "nowhere", tmp_path / "nowhere")
+    assert nowhere.read(8) == ()
+    assert nowhere.room_bytes(8) == 0
 
 
 def test_the_real_ones_of_this_process() -> None:

@@ -13,6 +13,7 @@ from bpfleakd.model.address_space import BillKind, BillLine
 from bpfleakd.model.oom import OomVictim
 from bpfleakd.model.process import ProcessId, ProcessState
 from bpfleakd.model.report import LeakReport
+from bpfleakd.process.memory_limits import MemoryLimitReader
 from bpfleakd.queries.oom_kills import OomKills
 
 from ..samples import a_report
@@ -36,6 +37,7 @@ class World:
         tracer = SimpleNamespace(
             clock_ns=lambda: 7_000_000_000,
             processes=SimpleNamespace(running=self.running),
+            limits=MemoryLimitReader(self.proc, self.proc),
             memory=SimpleNamespace(quick_bill=lambda pid: (LINES, None)),
         )
         self.kills = OomKills(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +13,17 @@ from bpfleakd.tracing.lifetime.tick_pace import NextTick, TickPace
 
 S = 1_000_000_000
 MB = 1 << 20
+ROOM_BYTES = 1200 * MB
+
+
+def find_next(
+    pace: TickPace,
+    *processes: SimpleNamespace,
+    now_s: float,
+    ring: float = 0.0,
+    room_bytes: int = ROOM_BYTES,
+) -> NextTick:
+    return pace.next_tick(processes, ring, round(now_s * S), lambda _pid: room_bytes)  # type: ignore[arg-type]
 
 
 def sampled_inside(pid: int = 1, *, attached_s: float = 0.0, **changed: Any) -> SimpleNamespace:
@@ -33,10 +43,10 @@ def sampled_inside(pid: int = 1, *, attached_s: float = 0.0, **changed: Any) -> 
 def next_tick(
     *processes: SimpleNamespace, now_s: float, ring: float = 0.0, pace: TickPace | None = None
 ) -> NextTick:
-    """What the second of two ticks finds: the first has nothing to compare with."""
+    """What the second of two ticks finds: the first, at time 0, has nothing to compare with."""
     pace = pace or TickPace()
-    pace.next_tick(processes, 0.0, 0)  # type: ignore[arg-type]
-    return pace.next_tick(processes, ring, round(now_s * S))  # type: ignore[arg-type]
+    find_next(pace, *processes, now_s=0)
+    return find_next(pace, *processes, now_s=now_s, ring=ring)
 
 
 def wait_s(*processes: SimpleNamespace, **how: Any) -> float:
@@ -70,36 +80,52 @@ def test_who_needs_prompt_readings_sets_the_pace(changed: dict[str, Any]) -> Non
 
 
 def test_many_reports_must_not_fill_the_ring() -> None:
-    """In a longer wait there would be more of them."""
-    assert wait_s(sampled_inside(), now_s=600, ring=0.1) == 0.0
-    assert wait_s(sampled_inside(), now_s=600, ring=0.01) > 0.0
+    """A wait ends when a twentieth is full."""
+    assert wait_s(sampled_inside(), now_s=600, ring=0.01) == pytest.approx(5.0)
+    pace, process = TickPace(), sampled_inside()
+    next_tick(process, now_s=600, pace=pace)
+    assert find_next(pace, process, now_s=604, ring=0.05).wait_s == pytest.approx(4.0)
+    assert find_next(pace, process, now_s=605, ring=0.06) == NextTick()
 
 
 @pytest.mark.parametrize(
-    ("grow", "waits"),
-    [
-        (lambda before: before, True),
-        (lambda before: before + before // 100, True),
-        (lambda before: before + before // 20, False),
-        (lambda before: before - before // 20, False),
-        (lambda _before: None, True),
-    ],
-    ids=["same", "little", "grows", "shrinks", "unreadable"],
+    ("grown_bytes", "expected_s"),
+    [(0, 5.0), (MB, 5.0), (2 * MB, 5.0), (10 * MB, 1.0), (100 * MB, 0.1), (-20 * MB, 5.0)],
+    ids=lambda value: f"{value}",
 )
-def test_memory_that_changes_is_read_promptly(grow: Callable[[int], int | None], waits: bool) -> None:
-    """Until it stays the same again."""
+def test_a_wait_is_a_small_part_of_how_long_the_memory_lasts(grown_bytes: int, expected_s: float) -> None:
+    """In a second, 10 of 1200 MB are taken: they last two minutes. Any process varies by a megabyte."""
     pace, process = TickPace(), sampled_inside()
-    assert wait_s(process, now_s=600, pace=pace) > 0.0
+    next_tick(process, now_s=599, pace=pace)
+    process.anonymous_bytes += grown_bytes
+    found = find_next(pace, process, now_s=600)
+    assert found.wait_s == pytest.approx(expected_s)
+    assert found.idle_s == pytest.approx(max(expected_s, 0.5))
+    assert find_next(pace, process, now_s=600).wait_s == pytest.approx(5.0)
 
-    process.anonymous_bytes = grow(process.anonymous_bytes)
 
-    assert (pace.next_tick([process], 0.0, 600 * S).wait_s > 0.0) is waits
-    assert pace.next_tick([process], 0.0, 600 * S).wait_s > 0.0
+def test_processes_that_grow_use_up_the_memory_together() -> None:
+    """Each takes 5 MB a second of what they share."""
+    pace, processes = TickPace(), [sampled_inside(1), sampled_inside(2)]
+    next_tick(*processes, now_s=590, pace=pace)
+    for process in processes:
+        process.anonymous_bytes += 50 * MB
+    assert find_next(pace, *processes, now_s=600).wait_s == pytest.approx(1.0)
+
+
+def test_memory_that_cannot_be_read_sets_no_pace() -> None:
+    """Nor does a limit that cannot: then every growth may be the last."""
+    pace, process = TickPace(), sampled_inside()
+    next_tick(process, now_s=599, pace=pace)
+    process.anonymous_bytes = None
+    assert find_next(pace, process, now_s=600).wait_s > 0.0
+    process.anonymous_bytes = 110 * MB
+    assert find_next(pace, process, now_s=601, room_bytes=0).wait_s == 0.0
 
 
 def test_the_first_reading_is_followed_soon() -> None:
     """It has nothing to be compared with."""
-    assert TickPace().next_tick([sampled_inside()], 0.0, 600 * S).wait_s == 0.0  # type: ignore[list-item]
+    assert find_next(TickPace(), sampled_inside(), now_s=600).wait_s == 0.0
 
 
 def test_a_tick_that_may_wait_may_take_as_long() -> None:
@@ -114,17 +140,8 @@ def test_a_tick_that_may_wait_may_take_as_long() -> None:
     [({"anonymous_bytes": None}, 5.0), ({"has_runtime": True}, 0.5), ({"set_aside": object()}, 0.0)],
 )
 def test_samplers_inside_leave_half_a_second(changed: dict[str, Any], idle_s: float) -> None:
-    """But nothing else that is traced does, nor does a ring that fills."""
+    """But nothing else that is traced does."""
     process = sampled_inside(**changed)
     assert next_tick(process, now_s=600).idle_s == pytest.approx(idle_s)
     outside = SimpleNamespace(process=SimpleNamespace(id=ProcessId(2, 1)), is_inside=False)
     assert next_tick(process, sampled_inside(2, attachment=outside), now_s=600).idle_s == 0.0
-    assert next_tick(process, now_s=600, ring=0.1).idle_s == 0.0
-
-
-def test_growing_memory_leaves_half_a_second() -> None:
-    """The tick is not to wait."""
-    pace, process = TickPace(), sampled_inside()
-    next_tick(process, now_s=600, pace=pace)
-    process.anonymous_bytes *= 2
-    assert pace.next_tick([process], 0.0, 600 * S) == NextTick(0.0, 0.5)  # type: ignore[list-item]

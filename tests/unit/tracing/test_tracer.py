@@ -97,7 +97,7 @@ class World:
             self.clock,
         )
         reporter = Reporter(window_s=10, attach_method="session")
-        engine = VerdictEngine(reporter, self.tracer.traced_count)
+        engine = VerdictEngine(reporter, self.tracer)
         self.queries = ProcessQueries(self.tracer, engine, reporter)
         self.overview = Overview(self.tracer, reporter, attach_method="session", top_sites=3)
         self.tracer.observers += [engine, self.queries, self.overview, Keeper(self.kept)]

@@ -5,10 +5,13 @@ and the kernel keeps them in its tables. A tick costs as much as dozens of them,
 idle core each delays some request of the programs.
 
 No tick waits while any process needs a prompt reading:
-  - its functions are probed (a library that it loads may allocate at once), or calls of mmap fill the ring;
-  - it has a runtime, whose frames and heap are read before they change;
-  - it was observed for a short time: a wait is a small part of that, as bins of the timeline are;
-  - its memory changes: the next reading may be the last one before it runs out.
+  - its functions are probed: a library that it loads may allocate at once;
+  - it has a runtime, whose frames and heap are read before they change.
+
+Otherwise a wait is a small part
+  - of the time that each process was observed, as bins of the timeline are;
+  - of the time until memory runs out, if processes go on to grow as since the last tick;
+  - of the time in which calls of mmap fill the ring.
 
 A tick that may wait may take as long at idle priority. The others of processes that all sample inside may
 take half a second so: their readings are not that urgent.
@@ -17,7 +20,7 @@ take half a second so: their readings are not that urgent.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from msgspec import Struct
 
@@ -25,8 +28,10 @@ from bpfleakd.model.process import ProcessId
 from bpfleakd.tracing.judging.pacing import has_changed
 from bpfleakd.tracing.traced_process import TracedProcess
 
-_WAIT_OF_OBSERVED = 1 / 120
+_WAIT_OF_TIME = 1 / 120
 _RING_SHARE_MAX = 0.05
+# A ring that fills faster leaves no time for idle priority.
+_RING_LASTS_S = 1.0
 _IDLE_S = 0.5
 
 
@@ -45,31 +50,53 @@ class TickPace:
 
     def __init__(self) -> None:
         self._anonymous_bytes: dict[ProcessId, int] = {}
+        self._asked_ns: int | None = None
 
     def next_tick(
-        self, running: Collection[TracedProcess], ring_used_share: float, now_ns: int
+        self,
+        running: Collection[TracedProcess],
+        ring_used_share: float,
+        now_ns: int,
+        room_bytes_of: Callable[[int], int],
     ) -> NextTick:
         """The limits of the next tick. To be asked once after each tick.
 
-        `ring_used_share` is the used part (0 to 1) of the ring of reports.
+        `ring_used_share` is the used part (0 to 1) of the ring of reports; `room_bytes_of` returns how many
+        bytes the limits leave to a pid.
         """
-        changes = self._have_changed(running)
-        if ring_used_share > _RING_SHARE_MAX or not all(map(_is_inside, running)):
+        elapsed_s = 0.0 if self._asked_ns is None else (now_ns - self._asked_ns) / 1e9
+        memory_lasts_s = self._memory_lasts_s(running, elapsed_s, room_bytes_of)
+        ring_lasts_s = elapsed_s * _RING_SHARE_MAX / ring_used_share if ring_used_share else math.inf
+        self._asked_ns = now_ns
+        if ring_lasts_s < _RING_LASTS_S or not all(map(_is_inside, running)):
             return NextTick()
-        if changes or any(traced.has_runtime for traced in running):
+        if any(traced.has_runtime for traced in running):
             return NextTick(idle_s=_IDLE_S)
         youngest_ns = max((traced.since.attached_ns for traced in running), default=None)
-        wait_s = math.inf if youngest_ns is None else (now_ns - youngest_ns) / 1e9 * _WAIT_OF_OBSERVED
+        observed_s = math.inf if youngest_ns is None else (now_ns - youngest_ns) / 1e9
+        wait_s = min(min(observed_s, memory_lasts_s) * _WAIT_OF_TIME, ring_lasts_s)
         return NextTick(wait_s, max(wait_s, _IDLE_S))
 
-    def _have_changed(self, running: Collection[TracedProcess]) -> bool:
-        """Whether the memory of any process changes: since the last call, or for all one knows."""
+    def _memory_lasts_s(
+        self, running: Collection[TracedProcess], elapsed_s: float, room_bytes_of: Callable[[int], int]
+    ) -> float:
+        """How long it lasts if the processes go on to grow as since the last call, for all one knows."""
         before, self._anonymous_bytes = self._anonymous_bytes, {
             traced.attachment.process.id: traced.anonymous_bytes
             for traced in running
             if traced.anonymous_bytes is not None
         }
-        return any(has_changed(before.get(id_), now) for id_, now in self._anonymous_bytes.items())
+        grown_bytes = {
+            id_: now_bytes - before.get(id_, 0)
+            for id_, now_bytes in self._anonymous_bytes.items()
+            if has_changed(before.get(id_), now_bytes)
+        }
+        growing = [id_ for id_, gained_bytes in grown_bytes.items() if gained_bytes > 0]
+        if not growing:
+            return math.inf
+        # All may be limited by what they share.
+        room_bytes = min(room_bytes_of(id_.pid) for id_ in growing)
+        return elapsed_s * room_bytes / sum(grown_bytes[id_] for id_ in growing)
 
 
 def _is_inside(traced: TracedProcess) -> bool:
