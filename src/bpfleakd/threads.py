@@ -18,6 +18,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 _PARAMETERS = os.sched_param(0)
 _of_thread = threading.local()
@@ -53,6 +54,15 @@ def lower(thread_id: int) -> None:
 def restore(thread_id: int) -> None:
     """Return a thread, 0 for the calling one, to its usual priority."""
     _set_class(thread_id, os.SCHED_OTHER)
+
+
+def waited_for_core_ns() -> int:
+    """How long the calling thread was ready to run, but had no core; 0 if the kernel does not count it."""
+    try:
+        # CONFIG_SCHED_INFO: the time on a core, the time of waiting for one, both in ns, the number of turns.
+        return int(Path("/proc/thread-self/schedstat").read_bytes().split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
 
 
 def is_idle() -> bool:

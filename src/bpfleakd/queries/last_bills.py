@@ -21,6 +21,7 @@ from bpfleakd import errors
 from bpfleakd.model.address_space import BillLine
 from bpfleakd.model.container import ContainerBill
 from bpfleakd.model.process import ProcessId
+from bpfleakd.threads import waited_for_core_ns
 from bpfleakd.units import human_bytes
 
 log = structlog.get_logger()
@@ -52,14 +53,20 @@ class Bill(Struct, frozen=True):
 class LastBills:
     """The last bill of each process, of at most 256; making them takes `share` (0 to 1) of the time.
 
-    `room_of` returns how many bytes are left for a process.
+    `room_of` returns how many bytes are left for a process; `waited_ns` how long the thread has waited for a
+    core: a bill that is only late is no reason for a longer pause.
     """
 
     def __init__(
-        self, share: float, clock_ns: Callable[[], int], room_of: Callable[[ProcessId], int]
+        self,
+        share: float,
+        clock_ns: Callable[[], int],
+        room_of: Callable[[ProcessId], int],
+        waited_ns: Callable[[], int] = waited_for_core_ns,
     ) -> None:
         self._share = share
         self._clock_ns = clock_ns
+        self._waited_ns = waited_ns
         self._room_of = room_of
         self._due_ns = 0
         self._reserve_ns = _RESERVE_NS
@@ -85,6 +92,7 @@ class LastBills:
         if began_ns < self._due_ns and not self._is_urgent(process, anonymous_bytes, known, began_ns):
             _keep(self._missing, process, "bills had used up the time that they may take", _KEPT_MAX)
             return
+        before_ns = self._waited_ns()
         try:
             lines, container = make()
         except (errors.BpfleakdError, OSError) as error:
@@ -92,7 +100,7 @@ class LastBills:
         else:
             self._missing.pop(process, None)
             _keep(self._bills, process, Bill(began_ns, anonymous_bytes, lines, container), _KEPT_MAX)
-        took_ns = self._clock_ns() - began_ns
+        took_ns = self._clock_ns() - began_ns - (self._waited_ns() - before_ns)
         if began_ns < self._due_ns:
             self._reserve_ns -= took_ns
         self._due_ns = began_ns + round(took_ns / self._share)
