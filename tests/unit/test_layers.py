@@ -205,7 +205,14 @@ def starts(tree: ast.Module) -> bool:
     calls = {ast.unparse(node.func).split(".")[-1] for node in ast.walk(tree) if isinstance(node, ast.Call)}
     runs = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     is_starting = calls & {"Thread", "ThreadPoolExecutor", "Popen", "fork"} or "subprocess.run" in runs
-    return bool(is_starting) and "usual_priority" not in calls
+    # The call alone does nothing.
+    blocks = {
+        ast.unparse(item.context_expr)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.With)
+        for item in node.items
+    }
+    return bool(is_starting) and "usual_priority()" not in blocks
 
 
 def test_nothing_starts_at_idle_priority():
@@ -220,6 +227,7 @@ def test_nothing_starts_at_idle_priority():
 def test_a_start_is_found(call):
     """The test can fail."""
     assert starts(ast.parse(call))
+    assert starts(ast.parse(f"usual_priority(); {call}"))
     assert not starts(ast.parse(f"with usual_priority(): {call}"))
 
 

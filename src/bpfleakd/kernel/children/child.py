@@ -81,16 +81,16 @@ class Child:
 
 def start(module: str, log: int | IO[bytes], descriptors: Sequence[int] = ()) -> subprocess.Popen[bytes]:
     """Start a module with pipes for requests and replies, and `log` for all else that it prints."""
-    usual_priority()
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", module],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=log,
-        pass_fds=descriptors,
-        # Ctrl-C in a terminal is for the parent, which ends its children in order.
-        process_group=0,
-    )
+    with usual_priority():
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            pass_fds=descriptors,
+            # Ctrl-C in a terminal is for the parent, which ends its children in order.
+            process_group=0,
+        )
 
 
 def start_ahead(module: str) -> None:
