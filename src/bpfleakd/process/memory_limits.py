@@ -39,7 +39,8 @@ class MemoryLimitReader:
 
     def room_bytes(self, pid: int) -> int:
         """How many bytes its narrowest limit leaves to a process; 0 if no limit can be read."""
-        return max(0, min(map(_room_bytes, self.read(pid)), default=0))
+        narrowest = next(iter(self.read(pid)), None)
+        return 0 if narrowest is None else max(0, _room_bytes(narrowest))
 
     def _read(self, pid: int) -> Iterator[MemoryLimit]:
         if self._of_machine is None:

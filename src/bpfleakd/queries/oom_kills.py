@@ -137,9 +137,6 @@ class OomKills(TracingObserver):
             process, anonymous_bytes, lambda: self._tracer.memory.quick_bill(process.pid)
         )
 
-    def _room_of(self, process: ProcessId) -> int:
-        return self._tracer.limits.room_bytes(process.pid)
-
     def ticked(self, took_s: float) -> None:
         """Store reports of victims that are not traced."""
         self._read()
@@ -173,6 +170,9 @@ class OomKills(TracingObserver):
             self._victims[_process_of(victim.pid, self._proc)] = victim
             while len(self._victims) > _WAITING_MAX:
                 self._victims.popitem(last=False)
+
+    def _room_of(self, process: ProcessId) -> int:
+        return self._tracer.limits.room_bytes(process.pid)
 
 
 def _process_of(tid: int, proc: Path) -> int:

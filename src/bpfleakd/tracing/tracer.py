@@ -42,6 +42,8 @@ log = structlog.get_logger()
 
 # How much of a tick the removal of untraced processes' entries may take.
 _SWEEPING_S = 0.05
+# The limits of memory are read again after this time.
+_LIMITS_NS = 200_000_000
 
 
 class Tracer:
@@ -82,8 +84,7 @@ class Tracer:
             self.processes, self.observers, unwinding, self._state, self.view, clock_ns
         )
         self._pace = TickPace()
-        self.limits = MemoryLimitReader()
-        """Reads the limits of memory as they are in the current tick."""
+        self._limits, self._limits_ns = MemoryLimitReader(), clock_ns()
         self._ending = Ending(
             attacher, self._state, self.processes, self.observers, self.collect, self.view, clock_ns
         )
@@ -213,6 +214,14 @@ class Tracer:
         """The used share of the ring of reports (0 to 1) at the last reading."""
         return self._state.feed.used_share
 
+    @property
+    def limits(self) -> MemoryLimitReader:
+        """Reads the limits of memory; what it has read is from a moment ago at most."""
+        now_ns = self.clock_ns()
+        if now_ns - self._limits_ns > _LIMITS_NS:
+            self._limits, self._limits_ns = MemoryLimitReader(), now_ns
+        return self._limits
+
     def collect(self) -> int:
         """Update all tables; returns the time of their figures (CLOCK_MONOTONIC)."""
         return self._collector.collect()
@@ -284,7 +293,6 @@ class Tracer:
         An error with a process sets only that process aside.
         """
         began_ns = self.clock_ns()
-        self.limits = MemoryLimitReader()
         self._beat(began_ns)
         self.collect()
         self._unwinding.poll()

@@ -65,7 +65,7 @@ class TickPace:
         bytes the limits leave to a pid.
         """
         elapsed_s = 0.0 if self._asked_ns is None else (now_ns - self._asked_ns) / 1e9
-        memory_lasts_s = self._memory_lasts_s(running, elapsed_s, room_bytes_of)
+        grown_bytes = self._grown_bytes(running)
         ring_lasts_s = elapsed_s * _RING_SHARE_MAX / ring_used_share if ring_used_share else math.inf
         self._asked_ns = now_ns
         if ring_lasts_s < _RING_LASTS_S or not all(map(_is_inside, running)):
@@ -74,29 +74,26 @@ class TickPace:
             return NextTick(idle_s=_IDLE_S)
         youngest_ns = max((traced.since.attached_ns for traced in running), default=None)
         observed_s = math.inf if youngest_ns is None else (now_ns - youngest_ns) / 1e9
+        memory_lasts_s = math.inf
+        if grown_bytes:
+            # All may be limited by what they share.
+            room_bytes = min(room_bytes_of(id_.pid) for id_ in grown_bytes)
+            memory_lasts_s = elapsed_s * room_bytes / sum(grown_bytes.values())
         wait_s = min(min(observed_s, memory_lasts_s) * _WAIT_OF_TIME, ring_lasts_s)
         return NextTick(wait_s, max(wait_s, _IDLE_S))
 
-    def _memory_lasts_s(
-        self, running: Collection[TracedProcess], elapsed_s: float, room_bytes_of: Callable[[int], int]
-    ) -> float:
-        """How long it lasts if the processes go on to grow as since the last call, for all one knows."""
+    def _grown_bytes(self, running: Collection[TracedProcess]) -> dict[ProcessId, int]:
+        """By how much processes have grown since the last call, for all one knows."""
         before, self._anonymous_bytes = self._anonymous_bytes, {
             traced.attachment.process.id: traced.anonymous_bytes
             for traced in running
             if traced.anonymous_bytes is not None
         }
-        grown_bytes = {
-            id_: now_bytes - before.get(id_, 0)
+        return {
+            id_: now_bytes - before_bytes
             for id_, now_bytes in self._anonymous_bytes.items()
-            if has_changed(before.get(id_), now_bytes)
+            if now_bytes > (before_bytes := before.get(id_, 0)) and has_changed(before.get(id_), now_bytes)
         }
-        growing = [id_ for id_, gained_bytes in grown_bytes.items() if gained_bytes > 0]
-        if not growing:
-            return math.inf
-        # All may be limited by what they share.
-        room_bytes = min(room_bytes_of(id_.pid) for id_ in growing)
-        return elapsed_s * room_bytes / sum(grown_bytes[id_] for id_ in growing)
 
 
 def _is_inside(traced: TracedProcess) -> bool:
