@@ -101,7 +101,25 @@ def test_a_wait_is_a_small_part_of_how_long_the_memory_lasts(grown_bytes: int, e
     found = find_next(pace, process, now_s=600)
     assert found.wait_s == pytest.approx(expected_s)
     assert found.idle_s == pytest.approx(max(expected_s, 0.5))
-    assert find_next(pace, process, now_s=600).wait_s == pytest.approx(5.0)
+
+
+@pytest.mark.parametrize(("later_s", "expected_s"), [(1, 1.0), (120, 2.0), (600, 6.0)])
+def test_after_a_burst_a_wait_is_a_small_part_of_the_time_since(later_s: float, expected_s: float) -> None:
+    """The burst would have taken all memory within two minutes, and the next may come at any time."""
+    pace, process = TickPace(), sampled_inside()
+    next_tick(process, now_s=599, pace=pace)
+    process.anonymous_bytes += 10 * MB
+    find_next(pace, process, now_s=600)
+    found = find_next(pace, process, now_s=600 + later_s)
+    assert found.wait_s == pytest.approx(expected_s, rel=0.02)
+
+
+def test_a_large_process_may_take_the_last_memory_in_small_parts() -> None:
+    """A thousandth of its own memory a second."""
+    pace, process = TickPace(), sampled_inside(anonymous_bytes=10_000 * MB)
+    next_tick(process, now_s=599, pace=pace)
+    process.anonymous_bytes += 10 * MB
+    assert find_next(pace, process, now_s=600).wait_s == pytest.approx(1.0)
 
 
 def test_processes_that_grow_use_up_the_memory_together() -> None:

@@ -10,7 +10,8 @@ No tick waits while any process needs a prompt reading:
 
 Otherwise a wait is a small part
   - of the time that each process was observed, as bins of the timeline are;
-  - of the time until memory runs out, if processes go on to grow as since the last tick;
+  - of the time until memory runs out, if processes go on to grow as since the last tick. One that grows in
+    bursts is read as promptly after a burst as after an attach;
   - of the time in which calls of mmap fill the ring.
 
 A tick that may wait may take as long at idle priority. The others of processes that all sample inside may
@@ -25,7 +26,6 @@ from collections.abc import Callable, Collection
 from msgspec import Struct
 
 from bpfleakd.model.process import ProcessId
-from bpfleakd.tracing.judging.pacing import has_changed
 from bpfleakd.tracing.traced_process import TracedProcess
 
 _WAIT_OF_TIME = 1 / 120
@@ -33,6 +33,8 @@ _RING_SHARE_MAX = 0.05
 # A ring that fills faster leaves no time for idle priority.
 _RING_LASTS_S = 1.0
 _IDLE_S = 0.5
+# The memory of any process varies by this much. No share of it: a large process may take the last gigabyte.
+_VARIES_BYTES = 1 << 20
 
 
 class NextTick(Struct, frozen=True):
@@ -51,6 +53,7 @@ class TickPace:
     def __init__(self) -> None:
         self._anonymous_bytes: dict[ProcessId, int] = {}
         self._asked_ns: int | None = None
+        self._memory_lasts_s = math.inf
 
     def next_tick(
         self,
@@ -66,20 +69,21 @@ class TickPace:
         """
         elapsed_s = 0.0 if self._asked_ns is None else (now_ns - self._asked_ns) / 1e9
         grown_bytes = self._grown_bytes(running)
+        self._memory_lasts_s += elapsed_s
         ring_lasts_s = elapsed_s * _RING_SHARE_MAX / ring_used_share if ring_used_share else math.inf
         self._asked_ns = now_ns
         if ring_lasts_s < _RING_LASTS_S or not all(map(_is_inside, running)):
             return NextTick()
         if any(traced.has_runtime for traced in running):
             return NextTick(idle_s=_IDLE_S)
-        youngest_ns = max((traced.since.attached_ns for traced in running), default=None)
-        observed_s = math.inf if youngest_ns is None else (now_ns - youngest_ns) / 1e9
-        memory_lasts_s = math.inf
         if grown_bytes:
             # All may be limited by what they share.
             room_bytes = min(room_bytes_of(id_.pid) for id_ in grown_bytes)
-            memory_lasts_s = elapsed_s * room_bytes / sum(grown_bytes.values())
-        wait_s = min(min(observed_s, memory_lasts_s) * _WAIT_OF_TIME, ring_lasts_s)
+            lasts_s = elapsed_s * room_bytes / sum(grown_bytes.values())
+            self._memory_lasts_s = min(self._memory_lasts_s, lasts_s)
+        youngest_ns = max((traced.since.attached_ns for traced in running), default=None)
+        observed_s = math.inf if youngest_ns is None else (now_ns - youngest_ns) / 1e9
+        wait_s = min(min(observed_s, self._memory_lasts_s) * _WAIT_OF_TIME, ring_lasts_s)
         return NextTick(wait_s, max(wait_s, _IDLE_S))
 
     def _grown_bytes(self, running: Collection[TracedProcess]) -> dict[ProcessId, int]:
@@ -90,9 +94,9 @@ class TickPace:
             if traced.anonymous_bytes is not None
         }
         return {
-            id_: now_bytes - before_bytes
+            id_: grown_bytes
             for id_, now_bytes in self._anonymous_bytes.items()
-            if now_bytes > (before_bytes := before.get(id_, 0)) and has_changed(before.get(id_), now_bytes)
+            if (grown_bytes := now_bytes - before.get(id_, 0)) > _VARIES_BYTES
         }
 
 
