@@ -6,8 +6,9 @@ left out: a group may go at any moment.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -19,6 +20,8 @@ CGROUP = Path("/sys/fs/cgroup")
 
 # cgroup v1 writes the largest possible number of pages for "none".
 _NONE_FROM = 1 << 62
+# Containers may nest groups thousands deep. 16 MB are kept at most.
+_HIERARCHIES_KEPT, _KEPT_PATH_MAX = 64, 512
 
 _STATUS = {
     "RssAnon": ContainerKind.ANON,
@@ -61,6 +64,12 @@ class LimitedGroup(Struct, frozen=True):
         return self.limit_bytes - max(0, self.used_bytes - self.idle_bytes)
 
 
+class _Group(Struct, frozen=True):
+    directory: Path
+    cgroup: str
+    version: int
+
+
 class GroupReader:
     """Reads the groups with limits of many processes at one moment: each group once."""
 
@@ -71,7 +80,7 @@ class GroupReader:
 
     def limited(self, pid: int) -> tuple[LimitedGroup, ...]:
         """The groups with limits that contain a process, the innermost first."""
-        memberships = read_text(self._proc / str(pid) / "cgroup")
+        memberships = read_text(f"{self._proc}/{pid}/cgroup")
         if memberships not in self._known:
             self._known[memberships] = tuple(_limited(memberships, self._cgroup))
         return self._known[memberships]
@@ -107,32 +116,40 @@ _INACTIVE = {1: "total_inactive_file", 2: "inactive_file"}
 
 
 def _limited(memberships: str, cgroup: Path) -> Iterator[LimitedGroup]:
+    for group in _groups(memberships, cgroup):
+        directory, version = str(group.directory), group.version
+        limit_bytes = whole_number(read_text(f"{directory}/{_LIMIT[version]}"))
+        if limit_bytes is None or limit_bytes >= _NONE_FROM:
+            continue
+        used_bytes = whole_number(read_text(f"{directory}/{_USED[version]}"))
+        if used_bytes is not None:
+            idle_bytes = _fields(read_text(f"{directory}/memory.stat")).get(_INACTIVE[version], 0)
+            yield LimitedGroup(group.directory, group.cgroup, version, limit_bytes, used_bytes, idle_bytes)
+
+
+def _groups(memberships: str, cgroup: Path) -> Iterator[_Group]:
+    """The groups of a process and their ancestors, by its /proc/PID/cgroup."""
     for line in memberships.split("\n"):
         _number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         # Parents outside of the daemon's own cgroup namespace are invisible.
-        if not path.startswith("/") or ".." in PurePosixPath(path).parts:
+        if not path.startswith("/") or ".." in path.split("/"):
             continue
+        known = _of_hierarchy if len(path) < _KEPT_PATH_MAX else _of_hierarchy.__wrapped__
         if controllers == "":
-            yield from _of_hierarchy(cgroup, path, 2)
+            yield from known(cgroup, path, 2)
         elif "memory" in controllers.split(","):
-            yield from _of_hierarchy(cgroup / "memory", path, 1)
+            yield from known(cgroup / "memory", path, 1)
 
 
-def _of_hierarchy(root: Path, path: str, version: int) -> Iterator[LimitedGroup]:
-    """Yield the group of a process and its ancestors."""
-    group = root / path.lstrip("/")
-    while group.is_relative_to(root):
-        limit_bytes, used_bytes = (
-            whole_number(read_text(group / names[version])) for names in (_LIMIT, _USED)
-        )
-        if limit_bytes is not None and used_bytes is not None and limit_bytes < _NONE_FROM:
-            idle_bytes = _fields(read_text(group / "memory.stat")).get(_INACTIVE[version], 0)
-            name = "/" if group == root else f"/{group.relative_to(root)}"
-            yield LimitedGroup(group, name, version, limit_bytes, used_bytes, idle_bytes)
-        if group == root:
-            break
+@functools.lru_cache(_HIERARCHIES_KEPT)
+def _of_hierarchy(root: Path, path: str, version: int) -> tuple[_Group, ...]:
+    """The group and its ancestors."""
+    groups, group = [], root / path.lstrip("/")
+    while group != root:
+        groups.append(_Group(group, f"/{group.relative_to(root)}", version))
         group = group.parent
+    return (*groups, _Group(root, "/", version))
 
 
 def _parts_v2(stat: dict[str, int]) -> dict[ContainerKind, int]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bpfleakd.model.limit import MemoryLimit, MemoryLimitKind
 from bpfleakd.process.memory_groups import CGROUP, GroupReader, LimitedGroup
-from bpfleakd.process.proc_text import kilobyte_fields, read_text, whole_number
+from bpfleakd.process.proc_text import kilobyte_field, read_text, whole_number
 
 PROC = Path("/proc")
 
@@ -60,16 +60,21 @@ def _of_group(group: LimitedGroup) -> MemoryLimit:
 
 
 def _of_process(pid: int, proc: Path) -> Iterator[MemoryLimit]:
-    used = kilobyte_fields(read_text(proc / str(pid) / "status"))
-    for line in read_text(proc / str(pid) / "limits").splitlines():
-        for name, (kind, field) in _RESOURCES.items():
-            soft = whole_number(line[len(name) :].split()[0]) if line.startswith(name) else None
-            if soft is not None and field in used:
-                yield MemoryLimit(kind, soft, used[field])
+    limits = [
+        (kind, field, soft)
+        for line in read_text(f"{proc}/{pid}/limits").split("\n")
+        for name, (kind, field) in _RESOURCES.items()
+        if line.startswith(name) and (soft := whole_number(line[len(name) :].split()[0])) is not None
+    ]
+    status = read_text(f"{proc}/{pid}/status") if limits else ""
+    for kind, field, soft_bytes in limits:
+        used_bytes = kilobyte_field(status, field)
+        if used_bytes is not None:
+            yield MemoryLimit(kind, soft_bytes, used_bytes)
 
 
 def _of_machine(proc: Path) -> Iterator[MemoryLimit]:
-    memory = kilobyte_fields(read_text(proc / "meminfo"))
-    if {"MemTotal", "MemAvailable"} <= memory.keys():
-        total_bytes = memory["MemTotal"]
-        yield MemoryLimit(MemoryLimitKind.HOST, total_bytes, total_bytes - memory["MemAvailable"])
+    memory = read_text(f"{proc}/meminfo")
+    total_bytes, available_bytes = (kilobyte_field(memory, name) for name in ("MemTotal", "MemAvailable"))
+    if total_bytes is not None and available_bytes is not None:
+        yield MemoryLimit(MemoryLimitKind.HOST, total_bytes, total_bytes - available_bytes)

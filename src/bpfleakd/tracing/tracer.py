@@ -43,7 +43,7 @@ log = structlog.get_logger()
 # How much of a tick the removal of untraced processes' entries may take.
 _SWEEPING_S = 0.05
 # The limits of memory are read again after this time.
-_LIMITS_NS = 200_000_000
+_LIMITS_NS = 500_000_000
 
 
 class Tracer:

@@ -137,6 +137,18 @@ def test_the_group_with_the_least_room_counts(proc: Path, tmp_path: Path) -> Non
     assert (group.cgroup, group.room_bytes) == ("/shop", 1_000_000)
 
 
+@pytest.mark.parametrize("depth", [1, 200])
+def test_groups_may_be_nested_deep(proc: Path, tmp_path: Path, depth: int) -> None:
+    """Also deeper than what is remembered from one reading to the next."""
+    root, path = tmp_path / "cgroup", "/inner" * depth
+    (proc / "7" / "cgroup").write_text(f"0::{path}\n")
+    inner = f"{root}{path}"
+    for limit_bytes in 1_000, 2_000:
+        write(Path(inner), memory__max=limit_bytes, memory__current=500, memory__stat="inactive_file 100\n")
+        (found,) = GroupReader(proc, root).limited(7)
+        assert (found.cgroup, found.limit_bytes, found.room_bytes) == (path, limit_bytes, limit_bytes - 400)
+
+
 def test_a_group_that_goes_meanwhile(proc: Path, tmp_path: Path) -> None:
     """It keeps the figures known so far; without any it has none."""
     directory = tmp_path / "shop" / "worker"

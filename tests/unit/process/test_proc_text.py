@@ -9,7 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bpfleakd.process.proc_text import catches_signal, kilobyte_fields, read_text, status_fields
+from bpfleakd.process.proc_text import (
+    catches_signal,
+    kilobyte_field,
+    kilobyte_fields,
+    read_text,
+    status_fields,
+)
 
 STATUS = (
     "Name:\t{}\nTgid:\t23\nUid:\t1000\t1000\t1000\t1000\nNSpid:\t23\t7\n"
@@ -31,7 +37,8 @@ def test_a_name_is_no_field(tmp_path, end, field):
     directory = with_name(tmp_path, end + field)
     fields = status_fields(directory)
     assert (fields["Tgid"], fields["Uid"].split()[1], fields["NSpid"].split()[-1]) == ("23", "1000", "7")
-    assert kilobyte_fields(read_text(directory / "status"))["VmRSS"] == 8 << 10
+    text = read_text(directory / "status")
+    assert kilobyte_fields(text)["VmRSS"] == kilobyte_field(text, "VmRSS") == 8 << 10
     assert catches_signal(directory, signal.SIGUSR1)
     assert not catches_signal(directory, signal.SIGQUIT)
 
@@ -48,3 +55,15 @@ def test_any_name_leaves_the_fields_as_they_are(tmp_path, name):
         ("VmRSS", "8 kB"),
         ("SigCgt", "0000000000000200"),
     ]
+
+
+@pytest.mark.parametrize("name", ["MemTotal", "MemAvailable", "Free", "Name", "None", "Huge", ""])
+def test_one_field_is_that_of_all(name):
+    text = "MemTotal:     24 kB\nMemFree:   5 kB\nMemAvailable:   17 kB\nName:\tx\nNone:\nHuge: 3\n"
+    assert kilobyte_field(text, name) == kilobyte_fields(text).get(name)
+
+
+def test_a_file_longer_than_one_reading_is_read_whole(tmp_path):
+    (tmp_path / "long").write_text("x" * 200_000)
+    assert len(read_text(tmp_path / "long")) == 200_000
+    assert read_text(tmp_path / "missing") == read_text(tmp_path) == ""
