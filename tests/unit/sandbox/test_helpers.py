@@ -159,17 +159,17 @@ def test_a_zygote_that_is_started_before_a_job_does_it(helpers: Helpers) -> None
 def test_a_zygote_with_orders_is_not_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine it has not begun with an order when an idle one would be ended."""
     monkeypatch.setattr("bpfleakd.sandbox.helpers._IDLE_S", 0.2)
-    made = Helpers([JOBS])
-    try:
+    with contextlib.closing(Helpers([JOBS])) as made:
         made.prepare()
         zygote = made._process
         assert zygote is not None
-        os.kill(zygote.pid, signal.SIGSTOP)
-        threading.Timer(0.8, os.kill, (zygote.pid, signal.SIGCONT)).start()
+        zygote.send_signal(signal.SIGSTOP)
+        # By Popen, which knows whether it has ended: killing it by its pid would be an error then.
+        continued = threading.Timer(0.8, zygote.send_signal, (signal.SIGCONT,))
+        continued.start()
         assert made.answer(f"{JOBS}:work", 0, [], str, limit_s=20) == "done"
         assert ends(lambda: zygote.wait(20))
-    finally:
-        made.close()
+        continued.join()
 
 
 class Priorities:
