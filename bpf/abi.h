@@ -110,6 +110,9 @@ struct commit_call {
 
 #define COMMIT_CALLS 4
 
+/* The places in an allocator that sbrk returns to; 0: none. glibc's has three. */
+#define BREAK_CALLERS 4
+
 struct process {
 	/* The fields that every probe reads. A free slot has tgid 0. */
 	__u32 tgid;
@@ -179,6 +182,13 @@ struct process {
 	__u64 false_frees;
 	/* The daemon adds them one by one. */
 	struct commit_call commit_calls[COMMIT_CALLS];
+	__u64 break_callers[BREAK_CALLERS];
+	/*
+	 * The program break after the last call of brk, and the lowest one that an allocator has moved it to since a
+	 * call was reported or the daemon took this one (and wrote 0). 0: there was none.
+	 */
+	__u64 program_break;
+	__u64 lowest_break;
 	struct call_counter calls[CALL_COUNTERS];
 	/* The daemon writes it, loop_count last. */
 	struct python python;

@@ -10,6 +10,8 @@
  *  - Calls that an allocator makes are marked and have no stack: they belong to the heap.
  *  - Where it makes its memory accessible page by page, as glibc does in all threads but the first, calls are reported
  *    together: the first at once, what continues it by COMMIT_STEP_BYTES.
+ *  - Where it moves the program break, as glibc does in the first thread, hundreds of times a second, only the result
+ *    and the lowest break matter: they are noted in the process. The report of another's call has the break before it.
  */
 
 enum {
@@ -141,6 +143,59 @@ static __always_inline bool is_allocators_commit(const struct process *process, 
 		if (caller == process->commit_calls[call].caller)
 			return ip == process->commit_calls[call].ip;
 	return false;
+}
+
+/* From the call of brk up to the return address of sbrk, glibc has five words. */
+#define BREAK_WORDS 8
+
+static __always_inline bool is_break_caller(const struct process *process, u64 address)
+{
+	bool is_found = false;
+	int caller;
+
+#pragma unroll
+	for (caller = 0; caller < BREAK_CALLERS; caller++)
+		is_found |= process->break_callers[caller] == address;
+	return is_found & (address != 0);
+}
+
+/* Whether an allocator that no probe shows has called sbrk, which has called brk. */
+static __always_inline bool is_allocators_break(const struct process *process, u64 sp)
+{
+	int word;
+
+	if (!process->break_callers[0])
+		return false;
+	/* One at a time: there is no room on the stack of the program. */
+#pragma unroll
+	for (word = 0; word < BREAK_WORDS; word++) {
+		u64 address = 0;
+
+		read_user(&address, sizeof(address), (void *)(sp + 8 * word));
+		if (is_break_caller(process, address))
+			return true;
+	}
+	return false;
+}
+
+/* An allocator, which holds its lock meanwhile, has moved the program break. */
+static __always_inline void note_break(struct process *process, u64 program_break)
+{
+	u64 lowest = process->lowest_break;
+
+	if (!lowest || program_break < lowest)
+		process->lowest_break = program_break;
+	process->program_break = program_break;
+}
+
+/* Another call has moved the program break, and is reported; returns the break before it, 0 if it is unknown. */
+static __always_inline u64 exchange_break(struct process *process, u64 program_break)
+{
+	u64 before = process->program_break;
+
+	process->lowest_break = 0;
+	process->program_break = program_break;
+	return before;
 }
 
 /* Whether a failed call is reported, without its stack: most failed calls have changed nothing. */

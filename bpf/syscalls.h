@@ -58,14 +58,16 @@ static __always_inline int enter_syscall(struct syscall_enter *ctx)
 static __always_inline int record_syscall(void *ctx, struct process *process, u32 slot, u64 id, struct thread *thread,
 					  u32 number, s64 result)
 {
-	u64 stack_id = end_walk(process, thread);
+	u64 stack_id = end_walk(process, thread), bytes;
+	struct pt_regs *user = user_registers();
 
 	if (thread->stack.end == END_READ_FAULT)
 		count_loss(process, LOSS_STACK_UNREADABLE);
 	if (changes_space(number)) {
 		keep_stack(process, id >> 32, stack_id, &thread->stack);
-		report(process, id, number, SPACE_EXIT, result, stack_id, false);
-		if (number == SYSCALL_MMAP && user_registers()->dx & PROT_EXEC) {
+		bytes = number == SYSCALL_BRK ? exchange_break(process, result) : user->si;
+		report_range(process, id, number, SPACE_EXIT, result, stack_id, false, user->di, bytes);
+		if (number == SYSCALL_MMAP && user->dx & PROT_EXEC) {
 #ifdef WALK_BY_TAIL_CALLS
 			code_programs.call(ctx, 0);
 #else
@@ -96,7 +98,7 @@ static __always_inline int walk_syscall(struct syscall_exit *ctx, struct process
 static __always_inline struct thread *leave_call(struct process *process, u32 slot, u64 id, u32 number, s64 result,
 						 u64 ip, bool is_at_site)
 {
-	bool is_space = changes_space(number), is_commit;
+	bool is_space = changes_space(number), is_commit, is_break;
 	struct thread *thread;
 	struct pt_regs *user;
 
@@ -112,6 +114,12 @@ static __always_inline struct thread *leave_call(struct process *process, u32 sl
 	}
 	if (number == SYSCALL_MUNMAP)
 		return NULL;
+	user = user_registers();
+	is_break = number == SYSCALL_BRK;
+	if (is_break && is_allocators_break(process, user->sp)) {
+		note_break(process, result);
+		return NULL;
+	}
 	thread = current_thread(process, id);
 	if (!thread) {
 		/*
@@ -119,16 +127,19 @@ static __always_inline struct thread *leave_call(struct process *process, u32 sl
 		 * charged.
 		 */
 		count_loss(process, LOSS_THREAD_FULL);
-		if (is_space)
+		if (is_break)
+			note_break(process, result);
+		else if (is_space)
 			report(process, id, number, SPACE_EXIT, result, 0, true);
 		return NULL;
 	}
-	user = user_registers();
 	is_commit = makes_writable(number, user);
 	if ((is_commit && is_allocators_commit(process, ip, user->sp)) ||
 	    (is_space && is_nested(&thread->pending, user->sp))) {
 		if (is_commit)
 			report_commit(process, thread, id);
+		else if (is_break)
+			note_break(process, result);
 		else
 			report(process, id, number, SPACE_EXIT, result, 0, true);
 		return NULL;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .daemons import expect_heap_grew
+from .daemons import expect_heap_grew, maps_of
 from .kernel_objects import space_events_so_far
 from .truth import by_function, expect_ledger, expect_no_losses, site_of
 from .waiting import wait_until
@@ -124,3 +124,26 @@ def test_an_arena_that_grows_by_pages_is_reported_by_megabytes(daemon, workload)
     expect_ledger(report, ledger)
     expect_no_losses(report)
     expect_heap_grew(tracer, program.pid, 20_000_000)
+
+
+@pytest.mark.parametrize("mode", ["exact", "inside"])
+def test_of_mallocs_moves_of_the_break_only_the_result_is_reported(daemon, workload, preloaded, mode):
+    """4,000 moves, up and down, and 20 by the program itself, which are exact all the same."""
+    program = (preloaded if mode == "inside" else workload)("heap_end")
+    tracer = daemon()
+    tracer.attach(program.pid)
+    # From inside, the first stacks show where malloc calls sbrk.
+    program.step(100)
+    tracer.wait_for_ticks(2)
+    before = space_events_so_far(tracer.bpffs_dir)
+
+    ledger = program.step(2_000)
+
+    assert space_events_so_far(tracer.bpffs_dir) - before < 100
+    report = without_files(tracer.top_after_tick(program.pid))
+    assert by_function(report)["extend"] == ledger["sites"]["extend"]
+    if mode == "exact":
+        expect_ledger(report, ledger)
+    expect_no_losses(report)
+    grown = {use["use"]: use["resident_growth_bytes"] for use in maps_of(tracer, program.pid)["uses"]}
+    assert grown["heap"] >= ledger["sites"]["keep"]["live_bytes"]

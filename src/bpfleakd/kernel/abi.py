@@ -45,6 +45,7 @@ COUNT_UNIT = 65_536
 THREAD_END_NS = 500_000_000
 CALL_COUNTERS = 8
 COMMIT_CALLS = 4
+BREAK_CALLERS = 4
 
 
 class RecordingState(IntEnum):
@@ -184,6 +185,9 @@ PROCESS = np.dtype(
         ("numbered_end", "u8"),
         ("false_frees", "u8"),
         ("commit_calls", COMMIT_CALL, (COMMIT_CALLS,)),
+        ("break_callers", "u8", (BREAK_CALLERS,)),
+        ("program_break", "u8"),
+        ("lowest_break", "u8"),
         ("calls", CALL_COUNTER, (CALL_COUNTERS,)),
         ("python", PYTHON),
     ]

@@ -29,6 +29,8 @@ class Syscall(IntEnum):
 class AddressSpaceEvent(Struct, frozen=True):
     """One call. munmap and mremap are reported `at_entry` too; `result` is negative for a failure.
 
+    The second of the `arguments` of brk is the program break before the call, 0 if it is unknown.
+
     `stack_id` 0: no stack was recorded, since the call was made `inside_allocator` or removes memory.
     `heap_peak_bytes` is the peak of live heap bytes since the previous event. `position` grows from report to
     report, and does not change when a report is read again.

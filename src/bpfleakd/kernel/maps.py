@@ -30,7 +30,7 @@ from bpfleakd.kernel.pinned_maps import (
     SPACE_EVENTS_MAX,
 )
 from bpfleakd.kernel.probes.operand_table import OperandTable
-from bpfleakd.kernel.process_slots import NoSlot, ProcessCounters, ProcessSlots
+from bpfleakd.kernel.process_slots import NoSlot, ProcessCounters, ProcessSlots, ProgramBreak
 from bpfleakd.kernel.python_row import python_row
 from bpfleakd.kernel.ring import RingReader
 from bpfleakd.kernel.shared_entries import SharedEntries
@@ -213,6 +213,17 @@ class Maps:
         There is room for the first few.
         """
         self._slots.add_commit_call(pid, ip, caller)
+
+    def add_break_caller(self, pid: int, caller: int) -> None:
+        """Declare that an allocator of a process calls sbrk, which returns to `caller`.
+
+        `take_break` then has these moves of the program break. There is room for the first few callers.
+        """
+        self._slots.add_break_caller(pid, caller)
+
+    def take_break(self, pid: int) -> ProgramBreak | None:
+        """The program break after all events so far; None if there was no call since the attach."""
+        return self._slots.take_break(pid)
 
     def operands_number(self, pid: int, packed: bytes) -> int:
         """The entry with the places of a probe's arguments in a process.

@@ -100,6 +100,13 @@ class ProcessCounters(Struct, frozen=True):
         return self.inside_interval_bytes or (1 << self.sample_shift if self.sample_shift else 0)
 
 
+class ProgramBreak(Struct, frozen=True):
+    """The program break `now`, and the `lowest` that an allocator has moved it to since it was last taken."""
+
+    now: int
+    lowest: int
+
+
 class NoSlot(Exception):
     """Every slot is in use."""
 
@@ -272,6 +279,28 @@ class ProcessSlots:
                 return
             if call["ip"] == ip and call["caller"] == caller:
                 return
+
+    def add_break_caller(self, pid: int, caller: int) -> None:
+        """Add a return address to a process' `break_callers`, unless it is there or they are full."""
+        slot = self._slots.get(pid)
+        if slot is None:
+            return
+        callers = self._rows["break_callers"][slot]
+        free = np.flatnonzero(callers == 0)
+        if len(free) and caller not in callers:
+            callers[free[0]] = caller
+
+    def take_break(self, pid: int) -> ProgramBreak | None:
+        """The program break of a process; None if it has not moved since the attach."""
+        slot = self._slots.get(pid)
+        if slot is None:
+            return None
+        lowest = int(self._rows["lowest_break"][slot])
+        if lowest:
+            self._rows["lowest_break"][slot] = 0
+        # Read last: what moves it meanwhile is not missed.
+        now = int(self._rows["program_break"][slot])
+        return ProgramBreak(now, min(lowest or now, now)) if now else None
 
     def add_to(self, pid: int, field: str, number: int) -> None:
         """Add to a field that no program writes, if the process has a slot."""

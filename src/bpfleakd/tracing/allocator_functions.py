@@ -10,6 +10,8 @@ from bpfleakd.tracing.attaching.attachment import Attachment
 
 # A process may map an allocator's library any number of times.
 _FUNCTIONS_MAX = 16_384
+# The place in the stack of a call of brk: behind brk and sbrk.
+_CALLER_OF_SBRK = 2
 
 
 class AllocatorFunctions:
@@ -17,6 +19,7 @@ class AllocatorFunctions:
 
     def __init__(self, attachment: Attachment) -> None:
         self.attachment = attachment
+        self._program = attachment.process.exe
         self._starts, self._ends = _functions_in_memory(attachment)
 
     def are_in(self, stack: RawStack) -> bool:
@@ -33,6 +36,18 @@ class AllocatorFunctions:
             return False
         inside, caller = (self._file_at(address_of(stack.addresses[place]) - 1) for place in (innermost, 1))
         return inside is not None and inside == caller
+
+    def caller_of_sbrk(self, stack: RawStack) -> int | None:
+        """Where sbrk returns to in a call of brk, if only an allocator calls it there; otherwise None.
+
+        That is so in a C library, which calls its own sbrk only for malloc; a program that contains both may
+        have other callers.
+        """
+        if self._innermost_in(stack) is None or len(stack.addresses) < _CALLER_OF_SBRK + 1:
+            return None
+        addresses = [address_of(word) for word in stack.addresses[1 : _CALLER_OF_SBRK + 1]]
+        files = {self._file_at(address - 1) for address in addresses}
+        return addresses[-1] if len(files) == 1 and files.isdisjoint((None, self._program)) else None
 
     def _innermost_in(self, stack: RawStack) -> int | None:
         for place, word in enumerate(stack.addresses):

@@ -219,6 +219,10 @@ class TracedProcess:
         """Whether the system call on top of a stack is always an allocator's, whoever called that."""
         return self._allocator_functions().have_called(stack)
 
+    def allocators_caller_of_sbrk(self, stack: RawStack) -> int | None:
+        """Where sbrk returns to in a call of brk, if only an allocator calls it there."""
+        return self._allocator_functions().caller_of_sbrk(stack)
+
     def _allocator_functions(self) -> AllocatorFunctions:
         if self._functions is None or self._functions.attachment is not self.attachment:
             self._functions = AllocatorFunctions(self.attachment)

@@ -73,7 +73,7 @@ class Tracer:
         self._to_begin_anew: dict[ProcessId, TracingRequest] = {}
         self.observers: list[TracingObserver] = []
         self._running = self.processes.running
-        address_maps = AddressMaps(self._is_in_allocator, self._is_python_arena)
+        address_maps = AddressMaps(self._is_in_allocator, self._is_python_arena, maps.take_break)
         self._state = RecordedState(
             maps, address_maps, options.sampling, options.leak_after_s, watch_address_spaces, clock_ns
         )
@@ -395,6 +395,8 @@ class Tracer:
         stack = self._maps.stack(event.pid, event.stack_id)
         if event.syscall == Syscall.MPROTECT and traced.is_call_of_allocator(stack):
             self._maps.add_commit_call(event.pid, *stack.addresses[:2])
+        if event.syscall == Syscall.BRK and (caller := traced.allocators_caller_of_sbrk(stack)):
+            self._maps.add_break_caller(event.pid, caller)
         return traced.is_in_allocator(stack)
 
     def _is_python_arena(self, pid: int, size_bytes: int, stack_id: int) -> bool:

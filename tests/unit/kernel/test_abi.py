@@ -246,6 +246,7 @@ def test_constants_are_the_headers(compiled: Compiled) -> None:
     assert numbers["BYTES_VARIANCE_UNIT"] == BYTES_VARIANCE_UNIT
     assert numbers["CALL_COUNTERS"] == abi.CALL_COUNTERS
     assert numbers["COMMIT_CALLS"] == abi.COMMIT_CALLS
+    assert numbers["BREAK_CALLERS"] == abi.BREAK_CALLERS
     assert numbers["UNWIND_SHARD_WORDS"] == abi.UNWIND_SHARD_WORDS
     assert compiled.structs["unwind_shard"].size_bytes == 4 * abi.UNWIND_SHARD_WORDS
     assert numbers["MAX_UNWIND_MAPPINGS"] == abi.MAX_UNWIND_MAPPINGS

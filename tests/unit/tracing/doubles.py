@@ -173,6 +173,9 @@ class FakeMaps:
     def space_events(self) -> Iterator[object]:
         return iter(())
 
+    def take_break(self, _pid: int) -> None:
+        return None
+
     space_position = 0
     space_unreleased_share = 0.0
 

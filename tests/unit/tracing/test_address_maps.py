@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from bpfleakd.kernel.address_space_events import AddressSpaceEvent, Syscall
+from bpfleakd.kernel.process_slots import ProgramBreak
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.site import AllocationKind, SiteKey
+from bpfleakd.table.regions import Special
 from bpfleakd.tracing.address_space.address_maps import AddressMaps
 
 PID, TID = 4_711, 4_712
@@ -153,35 +155,101 @@ def test_heap_since_the_attach():
     assert maps.heap_since_attach(PID) == [(HEAP.end, HEAP.end + 3 * PAGE), heap[1]]
 
 
-_MOVES = st.lists(st.tuples(st.sampled_from(["malloc", "sbrk", "mmap", "munmap"]), st.integers(-3, 9)))
+class ProgramWithBreak:
+    """Moves of the program break as the programs report (the program's own) or note them (malloc's)."""
+
+    def __init__(self) -> None:
+        self.noted = ProgramBreak(0, 0)
+        self.maps = AddressMaps(lambda _event: False, no_arena, lambda _pid: self._taken())
+        self.maps.follow(PID, [HEAP])
+        self.now = self.floor = HEAP.end
+
+    def by_malloc(self, pages: int) -> None:
+        """malloc gives back only what it has taken since the program's own call."""
+        self.now = max(self.floor, self.now + pages * PAGE)
+        self.noted = ProgramBreak(self.now, min(self.noted.lowest or self.now, self.now))
+
+    def by_program(self, pages: int) -> None:
+        before, self.now = self.noted.now, self.now + pages * PAGE
+        self.floor, self.noted = self.now, ProgramBreak(self.now, 0)
+        self.maps.apply([an_event(Syscall.BRK, self.now, self.now, before, inside=False)])
+
+    def ranges(self) -> list[tuple[int, int, object]]:
+        self.maps.take_breaks()
+        space = self.maps.map_of(PID)
+        assert space is not None
+        return list(space.ranges())
+
+    def _taken(self) -> ProgramBreak | None:
+        taken, self.noted = self.noted, replace(self.noted, lowest=0)
+        return replace(taken, lowest=taken.lowest or taken.now) if taken.now else None
+
+
+_MOVES = st.lists(st.tuples(st.sampled_from(["malloc", "sbrk", "look"]), st.integers(-3, 9)))
 
 
 @given(moves=_MOVES)
 @example(moves=[("sbrk", 5), ("malloc", 1), ("malloc", 5)])
-def test_moves_of_the_break_are_the_same_together_and_one_by_one(moves: list[tuple[str, int]]) -> None:
-    """malloc's and the program's own, with changes in between of what is below the break."""
-    events, program_break = [], HEAP.end
-    for what, pages in moves:
-        below = program_break - (pages % 4 + 1) * PAGE
-        match what:
-            case "malloc" | "sbrk":
-                program_break = HEAP.end + pages * PAGE
-                events.append(an_event(Syscall.BRK, program_break, inside=what == "malloc"))
-            case "mmap":
-                arguments = (below, PAGE, _READ_WRITE, _PRIVATE_ANONYMOUS)
-                events.append(an_event(Syscall.MMAP, below, *arguments, inside=False))
-            case "munmap":
-                removal = an_event(Syscall.MUNMAP, 0, below, PAGE, inside=False)
-                events.append(replace(removal, at_entry=True))
-    together, one_by_one = followed(), followed()
-    together.apply(events)
-    for event in events:
-        one_by_one.apply([event])
-    found, expected = (list(maps.map_of(PID).ranges()) for maps in (together, one_by_one))
-    assert found == expected
-    assert together.checkpoint(PID, 0, stale=False).program_break == (
-        one_by_one.checkpoint(PID, 0, stale=False).program_break
-    )
+@example(moves=[("malloc", 5), ("malloc", -3), ("sbrk", 2)])
+def test_memory_below_the_break_is_whose_call_has_moved_it(moves: list[tuple[str, int]]) -> None:
+    """malloc's calls are not reported, and the map is looked at whenever: it is right each time."""
+    program = ProgramWithBreak()
+    owners: list[object] = []
+    for who, pages in moves:
+        match who:
+            case "malloc":
+                before = program.now
+                program.by_malloc(pages)
+                moved = (program.now - before) // PAGE
+                owners = owners[:moved] if moved < 0 else owners + [Special.ALLOCATOR] * moved
+            case "sbrk":
+                program.by_program(abs(pages))
+                owners += [SiteKey(AllocationKind.MMAP, 23)] * abs(pages)
+            case "look":
+                program.ranges()
+    found = [
+        owner
+        for start, end, owner in program.ranges()
+        for _page in range(max(start, HEAP.end), end, PAGE)
+    ]
+    assert found == owners
+
+
+def test_a_heap_that_begins_after_the_attach() -> None:
+    """The first move of the break only tells where it is."""
+    noted: list[ProgramBreak] = [ProgramBreak(HEAP.end, HEAP.start)]
+    maps = AddressMaps(lambda _event: False, no_arena, lambda _pid: noted[-1])
+    maps.follow(PID, ())
+    maps.take_breaks()
+    assert maps.heap_since_attach(PID) == [(HEAP.start, HEAP.end)]
+    assert maps.checkpoint(PID, 0, stale=False).program_break == HEAP.end
+
+
+def test_a_break_that_no_kernel_would_allow_changes_nothing() -> None:
+    """A process can jump to where its C library makes calls, with anything in its registers."""
+    maps = AddressMaps(lambda _event: False, no_arena, lambda _pid: ProgramBreak(1 << 62, 1 << 62))
+    maps.follow(PID, [HEAP])
+    maps.take_breaks()
+    assert maps.is_broken(PID)
+    assert maps.heap_since_attach(PID) == []
+
+
+def test_a_break_that_moves_during_a_comparison_shows_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What /proc says may be of before or after the move."""
+    noted = [ProgramBreak(HEAP.end, HEAP.end)]
+    maps = AddressMaps(lambda _event: False, no_arena, lambda _pid: noted[-1])
+    maps.follow(PID, [HEAP])
+    monkeypatch.setattr(f"{MODULE}._COMPARING_PAUSE_NS", 0)
+    monkeypatch.setattr(f"{MODULE}._COMPARING_PAUSE", 0)
+
+    def read(_pid: int) -> list[Mapping]:
+        before = noted[-1].now
+        noted.append(ProgramBreak(before + PAGE, before + PAGE))
+        return [replace(HEAP, end=before)]
+
+    monkeypatch.setattr(f"{MODULE}.read_mappings", read)
+    assert not any(maps.lacks_calls(PID) for _ in range(9))
+    assert maps.heap_since_attach(PID) == [(HEAP.end, noted[-1].now)]
 
 
 def test_heap_of_calls_that_were_under_way_at_the_attach():

@@ -162,6 +162,30 @@ class TestIsInAllocator:
         assert not is_allocators(0x7230, 0x8100)
 
 
+    def test_only_a_c_librarys_own_call_of_sbrk_is_always_an_allocators(self) -> None:
+        """Other files may call it for themselves; so may the program that malloc is part of."""
+        traced = a_traced()
+        library = Mapping(0x7000, 0x9000, 0x1000, "fe:01", 23, "/lib/own.so", True, False, True)
+        program = replace(library, start=0x9000, end=0xA000, inode=24, path="/usr/bin/program")
+        probe = ProbedFunction("other", "malloc", FunctionRole.SIZE_FIRST, "/lib/own.so", 0x1234, True)
+
+        def caller(*addresses: int, exe: str = "/usr/bin/program") -> int | None:
+            files = (LinkedFile(FileKey(0, 0, 0, 0, 0, ""), 0, (probe,), ((0x1230, 0x1250),)),)
+            traced.attachment = replace(
+                traced.attachment,
+                process=replace(traced.attachment.process, exe=exe),
+                files=files,
+                mappings=(library, program),
+            )
+            return traced.allocators_caller_of_sbrk(RawStack(addresses, StackEnd.BOTTOM))
+
+        assert caller(0x8000, 0x8100, 0x8200, 0x7234, 0x9100) == 0x8200
+        assert caller(0x8000, 0x8100, 0x9100, 0x7234) is None
+        assert caller(0x8000, 0x8100, 0x8200, 0x9100) is None
+        assert caller(0x8000, 0x7234) is None
+        assert caller(0x8000, 0x8100, 0x8200, 0x7234, exe="/lib/own.so") is None
+
+
 class TestThreads:
     """Names of threads, which identify blocks even after the thread has ended."""
 

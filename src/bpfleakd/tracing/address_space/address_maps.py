@@ -4,6 +4,9 @@ The programs mark mappings that malloc creates for itself. If a program does not
 with free, and with blocks that are not recorded), it does not know when malloc is running. The stack shows it
 then.
 
+malloc may move the program break hundreds of times a second. That is not reported: the programs note where it
+is, and the lowest one since.
+
 Each report carries the peak of the heap until then, while nothing else changed: so the peak of both together
 is exact.
 
@@ -29,6 +32,7 @@ from msgspec.structs import replace
 
 from bpfleakd import errors
 from bpfleakd.kernel.address_space_events import AddressSpaceEvent, Syscall
+from bpfleakd.kernel.process_slots import ProgramBreak
 from bpfleakd.log_pause import LogPause
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.site import AllocationKind, SiteKey
@@ -84,26 +88,14 @@ class _MappedProcess:
     agreeing: int = field(default=0, init=False)
     # Whether memory was attributed to an allocator because of a call whose entry was not seen.
     is_unsure: bool = field(default=False, init=False)
-    # The break that the map shows, and the lowest one since: malloc's moves are applied together.
-    mapped_break: int = field(init=False)
-    lowest_break: int = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.mapped_break = self.lowest_break = self.program_break
-
-    def note_break(self, new_break: int) -> None:
-        """Record that malloc moved the break; `settle_break` must follow, before the map is used."""
+    def move_break(
+        self, new_break: int, owner: Owner = Special.ALLOCATOR, time_ns: int = 0, tid: int = 0
+    ) -> None:
+        """Apply a move of the program break; the first one of a process without a heap shows where it is."""
+        if self.program_break and new_break != self.program_break:
+            self.map.program_break(self.program_break, new_break, owner, time_ns, tid)
         self.program_break = new_break
-        self.lowest_break = min(self.lowest_break, new_break)
-
-    def settle_break(self) -> None:
-        """Apply malloc's moves of the break since the last call."""
-        if self.mapped_break == self.lowest_break == self.program_break:
-            return
-        before, lowest, after = self.mapped_break, self.lowest_break, self.program_break
-        self.mapped_break = self.lowest_break = after
-        self.map.program_break(before, lowest, Special.ALLOCATOR, 0, 0)
-        self.map.program_break(lowest, after, Special.ALLOCATOR, 0, 0)
 
     def note_heap(self, peak_bytes: int) -> None:
         """Record that this much was live in the heap while the map had its current state."""
@@ -133,16 +125,19 @@ class AddressMaps:
 
     `is_in_allocator` returns whether the stack of a report contains a function of an allocator; it is asked
     once for each stack. `is_python_arena` returns whether anonymous memory (pid, bytes, stack id) is for
-    Python's objects.
+    Python's objects. `take_break` returns where the program break of a pid is, and the lowest one since the
+    last call; None if it has not moved.
     """
 
     def __init__(
         self,
         is_in_allocator: Callable[[AddressSpaceEvent], bool],
         is_python_arena: Callable[[int, int, int], bool],
+        take_break: Callable[[int], ProgramBreak | None] = lambda _pid: None,
     ) -> None:
         self._is_in_allocator = is_in_allocator
         self._is_python_arena = is_python_arena
+        self._take_break = take_break
         self._processes: dict[int, _MappedProcess] = {}
         self._changed: set[int] = set()
         self._budget = ReadingBudget()
@@ -157,8 +152,7 @@ class AddressMaps:
 
         `is_allocators` returns whether an allocator had a mapping at the attach.
         """
-        heap_ends = [mapping.end for mapping in mappings if mapping.path == "[heap]"]
-        self._processes[pid] = _MappedProcess(AddressMap(mappings), max(heap_ends, default=0))
+        self._processes[pid] = _MappedProcess(AddressMap(mappings), _heap_end(mappings))
         for mapping in filter(is_allocators, mappings):
             space = self._processes[pid].map
             space.mapped(mapping.start, mapping.end - mapping.start, Special.ALLOCATOR, 0, 0)
@@ -236,7 +230,6 @@ class AddressMaps:
     def apply(self, events: Iterable[AddressSpaceEvent]) -> set[int]:
         """Apply reports; returns the pids that mapped new code from files."""
         mapped_code = set()
-        applied: dict[int, _MappedProcess] = {}
         for event in events:
             process = self._processes.get(event.pid)
             if process is None or event.position < process.position:
@@ -256,13 +249,29 @@ class AddressMaps:
             except Exception:
                 _repair_later(event.pid, process, event.syscall)
             self._budget.charge(event.pid, time.thread_time_ns() - began_ns)
-            applied[event.pid] = process
-        for pid, process in applied.items():
-            try:
-                process.settle_break()
-            except Exception:
-                _repair_later(pid, process, Syscall.BRK)
         return mapped_code
+
+    def take_breaks(self) -> None:
+        """Apply what allocators have done to the program breaks, after all reports have been applied."""
+        for pid, process in self._processes.items():
+            self._follow_break(pid, process)
+
+    def _follow_break(self, pid: int, process: _MappedProcess) -> bool:
+        """Apply what the allocator of a process has done to its break; returns whether it was anything."""
+        found = self._take_break(pid)
+        if found is None or found.lowest == found.now == process.program_break:
+            return False
+        if found.now > _ADDRESSES:
+            # Not from the kernel: see _apply.
+            process.broken = True
+            return False
+        try:
+            process.move_break(found.lowest)
+            process.move_break(found.now)
+        except Exception:
+            _repair_later(pid, process, Syscall.BRK)
+        self._changed.add(pid)
+        return True
 
     def _take_in(self, process: _MappedProcess, event: AddressSpaceEvent) -> bool:
         """Apply one report; returns whether new code of a file was mapped."""
@@ -270,8 +279,6 @@ class AddressMaps:
         if event.stack_id and self._is_allocators(process, event):
             is_allocators = True
             process.is_unsure |= _gives_memory(process, event)
-        if not is_allocators or event.syscall != Syscall.BRK:
-            process.settle_break()
         if is_allocators != event.inside_allocator:
             event = replace(event, inside_allocator=is_allocators)
         return _apply(process, event, self._kind_of_memory(event))
@@ -315,7 +322,9 @@ class AddressMaps:
             process.broken = True
             return
         try:
-            differing_bytes = process.map.resynchronise(read_mappings(pid))
+            mappings = read_mappings(pid)
+            differing_bytes = process.map.resynchronise(mappings)
+            process.program_break = _heap_end(mappings)
         except errors.NoSuchProcess:
             # The process has ended: its last report shows the map as it was.
             differing_bytes = 0
@@ -336,7 +345,12 @@ class AddressMaps:
         if process is None or process.broken or not process.comparisons.is_due(began_ns):
             return False
         with contextlib.suppress(errors.NoSuchProcess, errors.NotYet):
-            if process.map.resynchronise(read_mappings(pid)):
+            self._follow_break(pid, process)
+            mappings = read_mappings(pid)
+            if self._follow_break(pid, process):
+                # A comparison would show that.
+                return False
+            if process.map.resynchronise(mappings):
                 self._changed.add(pid)
                 process.differing, process.agreeing = process.differing + 1, 0
             else:
@@ -356,7 +370,7 @@ def _repair_later(pid: int, process: _MappedProcess, syscall: int) -> None:
 def _gives_memory(process: _MappedProcess, event: AddressSpaceEvent) -> bool:
     """Whether the process gains memory by an event. free may return some, also by brk."""
     if event.syscall == Syscall.BRK:
-        return event.result > process.program_break
+        return event.result > (event.arguments[1] or process.program_break)
     return event.syscall in (Syscall.MMAP, Syscall.MREMAP)
 
 
@@ -396,8 +410,11 @@ def _apply(process: _MappedProcess, event: AddressSpaceEvent, memory_kind: Alloc
             space.protected(start, length, third != _PROT_NONE, owner, event.time_ns, event.tid)
         case Syscall.MADVISE if third in _DROPS_CONTENTS:
             space.discarded(start, length)
-        case Syscall.BRK:
-            _move_break(process, event)
+        case Syscall.BRK if event.result >= 0:
+            # brk(0) returns the current break, and a refused call the old one. malloc's moves before the call
+            # were not reported.
+            process.move_break(length or process.program_break)
+            process.move_break(event.result, _owner(event, AllocationKind.MMAP), event.time_ns, event.tid)
     return False
 
 
@@ -409,22 +426,13 @@ def _is_impossible(event: AddressSpaceEvent) -> bool:
         case Syscall.MREMAP:
             return event.result + new_length > _ADDRESSES
         case Syscall.BRK:
-            return event.result > _ADDRESSES
+            return max(event.result, length) > _ADDRESSES
     return start + length > _ADDRESSES
 
 
-def _move_break(process: _MappedProcess, event: AddressSpaceEvent) -> None:
-    new_break = event.result
-    if event.inside_allocator and process.program_break:
-        # A busy malloc moves the break hundreds of times a second, and only the result matters.
-        if new_break >= 0:
-            process.note_break(new_break)
-        return
-    # brk(0) returns the current break; a refused call returns the old one.
-    if process.program_break and new_break != process.program_break:
-        owner = _owner(event, AllocationKind.MMAP)
-        process.map.program_break(process.program_break, new_break, owner, event.time_ns, event.tid)
-    process.program_break = process.mapped_break = process.lowest_break = new_break
+def _heap_end(mappings: Iterable[Mapping]) -> int:
+    """The program break by /proc/PID/maps; 0: the process has no heap."""
+    return max((mapping.end for mapping in mappings if mapping.path == "[heap]"), default=0)
 
 
 def _owner_of_mapping(event: AddressSpaceEvent, memory_kind: AllocationKind) -> Owner:

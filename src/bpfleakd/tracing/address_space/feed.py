@@ -71,6 +71,8 @@ class AddressSpaceFeed:
             self.used_share = max(self.used_share, self._ring.space_unreleased_share)
             if self._ring.space_unreleased_share > _RING_SHARE_MAX:
                 self.save()
+        # Last: the programs note the break after each report, too.
+        self._spaces.take_breaks()
         if self._clock_ns() >= self._due_ns:
             self.save()
         return mapped_code
