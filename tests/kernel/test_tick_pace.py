@@ -10,6 +10,7 @@ import pytest
 
 from bpfleakd.process.proc_text import kilobyte_fields, read_text
 
+from .inside_library import library
 from .waiting import wait_until
 
 TICK_S = 0.2
@@ -46,6 +47,40 @@ def test_a_program_that_samples_inside_needs_few_readings(daemon, preloaded, wor
     wait_until(lambda: ticks_per_s(tracer) > MANY_PER_S)
     tracer.detach(other.pid)
     wait_until(lambda: ticks_per_s(tracer) < FEW_PER_S, 30)
+
+
+# Each line names a function that keeps memory, and is gone afterwards.
+PASSING_FUNCTIONS = """
+import sys
+kept = []
+print("ready", flush=True)
+for name in map(str.strip, sys.stdin):
+    scope = {"kept": kept}
+    exec(f"def {name}(): kept.append(bytearray(1 << 20))", scope)
+    for _ in range(20):
+        scope[name]()
+    print("done", flush=True)
+"""
+
+
+@pytest.mark.long
+def test_functions_of_a_runtime_are_named_although_readings_are_few(daemon, service):
+    """Each new stack is read at once, before its functions are gone."""
+    tracer = daemon(tick_s=TICK_S)
+    program = service("env", f"LD_PRELOAD={library()}", "python3", "-c", PASSING_FUNCTIONS)
+    tracer.control("attach", program.pid, "--mode", "inside")
+    wait_until(lambda: ticks_per_s(tracer) < FEW_PER_S, 120)
+
+    names = [f"passing_{number}" for number in range(10)]
+    for name in names:
+        before = tracer.status()["ticks"]
+        program.stdin.write(f"{name}\n".encode())
+        program.stdin.flush()
+        assert program.stdout.readline() == b"done\n"
+        wait_until(lambda before=before: tracer.status()["ticks"] > before)
+
+    sites = tracer.top(program.pid)["sites"]
+    assert {frame["function"] for site in sites for frame in site["stack"]} >= set(names)
 
 
 @pytest.mark.long

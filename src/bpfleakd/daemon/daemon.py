@@ -31,6 +31,7 @@ from bpfleakd.export.prometheus import PrometheusExporter
 from bpfleakd.export.supervision_metrics import ExportedLimits
 from bpfleakd.model.metrics import MetricsSnapshot
 from bpfleakd.process.reading.apart import read_apart
+from bpfleakd.tracing.lifetime.tick_pace import NextTick
 
 log = structlog.get_logger()
 
@@ -127,7 +128,7 @@ class Daemon:
     async def _tick_until_stopped(self, service: DaemonService, exporter: PrometheusExporter) -> None:
         while not self._stop.is_set():
             try:
-                if self._is_reading_due():
+                if self._is_reading_due() or (service.next_tick.needs_glances and await service.glance()):
                     await self._read(service, exporter)
                 else:
                     await service.oversee()
@@ -136,7 +137,7 @@ class Daemon:
                 # A bug, or an attack by a target: the other processes continue.
                 log.exception("tick.failed")
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._tick_due.wait(), self._rest_s())
+                await asyncio.wait_for(self._tick_due.wait(), self._rest_s(service.next_tick))
             self._rests_long = False
             self._tick_due.clear()
             if self._reload.is_set():
@@ -164,9 +165,11 @@ class Daemon:
         # Ticks are not quite on time.
         return time.monotonic() >= self._reading_due_s - self._config.tick_s / 2
 
-    def _rest_s(self) -> float:
+    def _rest_s(self, next_tick: NextTick) -> float:
         """How long to wait for the next tick."""
         config, tick_s = self._config, self._config.tick_s
+        if next_tick.needs_glances:
+            return tick_s
         # The memory of other processes is read at ticks, and a tick feeds the watchdog.
         longest_s = min(config.auto.interval_s, self._manager.watchdog_s, config.unattended_s) / 2
         unread_s = self._reading_due_s - time.monotonic()

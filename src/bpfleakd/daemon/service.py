@@ -298,6 +298,11 @@ class DaemonService:
         self.next_tick = await self._call(self._backend.tracer.next_tick, idle_until_s)
         return took_s
 
+    async def glance(self) -> bool:
+        """Between ticks, follow runtimes; returns whether the next tick is to come now."""
+        idle_until_s = time.monotonic() + min(self.next_tick.idle_s, _IDLE_MOST_S)
+        return await self._call(self._backend.tracer.glance, idle_until_s)
+
     async def oversee(self, idle_until_s: float = 0.0) -> None:
         """Enforce the policy, as a tick does, without reading anything of traced processes."""
         await self._call(self._backend.oversee, idle_until_s)

@@ -132,6 +132,7 @@ class TracedProcess:
     library_pause: Pause = field(default_factory=lambda: Pause(_LIBRARIES_PAUSE), init=False)
     code_pause: Pause = field(default_factory=lambda: Pause(_CODE_PAUSE), init=False)
     look_pause: Pause = field(default_factory=lambda: Pause(_LOOKS_PAUSE), init=False)
+    glance_pause: Pause = field(default_factory=lambda: Pause(_LOOKS_PAUSE), init=False)
     ended_ns: int | None = field(default=None, init=False)
     final: LeakReport | None = field(default=None, init=False)
     final_unsuppressed: LeakReport | None = field(default=None, init=False)

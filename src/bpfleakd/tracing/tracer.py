@@ -14,6 +14,7 @@ from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.address_space_events import AddressSpaceEvent, Syscall
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.kernel.pins import ProcessPins
+from bpfleakd.kernel.process_slots import ProcessCounters
 from bpfleakd.model.process import ProcessId, ProcessLabels, ProcessState, TracingMode, TracingRequest
 from bpfleakd.process.identity import read_labels
 from bpfleakd.process.memory_limits import MemoryLimitReader
@@ -308,6 +309,15 @@ class Tracer:
             observer.ticked(took_s)
         return took_s
 
+    def glance(self) -> bool:
+        """Between ticks, follow what runtimes change by themselves; returns whether the next tick is due.
+
+        It is if a program with a runtime has a new stack, whose frames may change, or has loaded code.
+        """
+        self._turns.glance()
+        managed = [traced for traced in self._running.values() if traced.has_runtime]
+        return any(_news(self._maps.process(one.pid)) != _news(one.counters) for one in managed)
+
     def next_tick(self) -> NextTick:
         """How long the next tick may wait, and how long it may take; to be asked once after each tick."""
         return self._pace.next_tick(
@@ -414,3 +424,7 @@ class Tracer:
             log.warning("process.unattended", pid=traced.pid, live_bytes=traced.table.totals.live_bytes)
             self._ending.end(traced, ProcessState.DETACHED)
             self._start_anew(traced.attachment.process.id, traced.request)
+
+
+def _news(counters: ProcessCounters) -> tuple[int, ...]:
+    return counters.state, counters.stack_count, counters.code_changes, counters.library_changes

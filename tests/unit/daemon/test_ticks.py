@@ -24,6 +24,8 @@ class Ticking:
         self.now_s = 1_000.0
         self.next_tick = NextTick(wait_s)
         self.snapshot = None
+        self.glances: list[float] = []
+        self.news_at_s = math.inf
         self.readings: list[float] = []
         self.ticks: list[float] = []
         self._daemon = Daemon(Config(), Config, keep_on_stop=False)
@@ -37,6 +39,10 @@ class Ticking:
     async def tick(self) -> float:
         self.readings.append(self.now_s)
         return 0.0
+
+    async def glance(self) -> bool:
+        self.glances.append(self.now_s)
+        return self.now_s >= self.news_at_s > self.readings[-1]
 
     async def oversee(self) -> None:
         pass
@@ -101,3 +107,20 @@ def test_with_nothing_traced_each_tick_reads(ticking: Callable[[float], Ticking]
     loop = ticking(math.inf)
     loop.run(100)
     assert loop.readings == loop.ticks
+
+
+def test_between_readings_runtimes_are_followed(ticking: Callable[[float], Ticking]) -> None:
+    """Every second; what is new there is read at once, and then there is another wait."""
+    loop = ticking(12.0)
+    loop.next_tick = NextTick(12.0, needs_glances=True)
+    loop.news_at_s = loop.now_s + 15
+    loop.run(40)
+    assert loop.pauses(loop.readings) == [12.0, 3.0, 12.0, 12.0]
+    assert set(loop.pauses(loop.ticks)) == {1.0}
+    assert len(loop.glances) == 40 - 4
+
+
+def test_without_runtimes_there_is_nothing_to_follow(ticking: Callable[[float], Ticking]) -> None:
+    loop = ticking(12.0)
+    loop.run(40)
+    assert not loop.glances

@@ -69,7 +69,6 @@ def test_nothing_traced_needs_no_reading() -> None:
     "changed",
     [
         {"attachment": SimpleNamespace(process=SimpleNamespace(id=ProcessId(2, 1)), is_inside=False)},
-        {"has_runtime": True},
         {"set_aside": object()},
     ],
     ids=lambda changed: next(iter(changed)),
@@ -77,6 +76,13 @@ def test_nothing_traced_needs_no_reading() -> None:
 def test_who_needs_prompt_readings_sets_the_pace(changed: dict[str, Any]) -> None:
     """However many others do not."""
     assert wait_s(sampled_inside(1), sampled_inside(2, **changed), now_s=600) == 0.0
+
+
+def test_runtimes_are_followed_during_a_wait() -> None:
+    """It is not shorter for them."""
+    plain, managed = sampled_inside(1), sampled_inside(2, has_runtime=True)
+    assert next_tick(plain, now_s=600) == NextTick(5.0, 5.0)
+    assert next_tick(plain, managed, now_s=600) == NextTick(5.0, 5.0, needs_glances=True)
 
 
 def test_many_reports_must_not_fill_the_ring() -> None:
@@ -155,7 +161,7 @@ def test_a_tick_that_may_wait_may_take_as_long() -> None:
 
 @pytest.mark.parametrize(
     ("changed", "idle_s"),
-    [({"anonymous_bytes": None}, 5.0), ({"has_runtime": True}, 0.5), ({"set_aside": object()}, 0.0)],
+    [({"anonymous_bytes": None}, 5.0), ({"has_runtime": True}, 5.0), ({"set_aside": object()}, 0.0)],
 )
 def test_samplers_inside_leave_half_a_second(changed: dict[str, Any], idle_s: float) -> None:
     """But nothing else that is traced does."""

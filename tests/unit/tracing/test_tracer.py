@@ -76,6 +76,29 @@ class Judge(TracingObserver):
         self._clock.go_on(self._took_s)
 
 
+class Managed:
+    """A runtime that has only a heap, and counts its readings."""
+
+    name = "managed"
+    methods = frames = code = allocations = types = None
+    code_tables = notes = ()
+    failure = watched_since_ns = None
+
+    def __init__(self) -> None:
+        self.readings = 0
+
+    @property
+    def live_heap(self) -> Managed:
+        return self
+
+    def read(self, _now_ns: int) -> tuple[()]:
+        self.readings += 1
+        return ()
+
+    def close(self) -> None:
+        pass
+
+
 class World:
     """A tracer and all that it stands on."""
 
@@ -164,6 +187,29 @@ class TestTracing:
             live = {row.process.pid: row.process.live_bytes for row in world.overview.processes()}
             assert live == {pid: 23, other: 108}
             assert functions(world, other) == ["function_1", "function_2"]
+
+    def test_between_ticks_runtimes_are_followed(self, world: World, pid: int) -> None:
+        """Their heaps are; the rest of the process waits until a new stack, or new code, makes it read."""
+        traced = world.tracer.start(pid, EXACT)
+        runtime = Managed()
+        traced.runtimes._runtimes.append(runtime)  # type: ignore[arg-type]
+        world.allocates(pid, s1=23)
+        assert world.tracer.glance()
+        world.tracer.tick()
+        before = runtime.readings
+        for _ in range(3):
+            world.clock.go_on(1.0)
+            assert not world.tracer.glance()
+        assert runtime.readings == before + 3
+        world.maps.processes[pid].library_changes += 1
+        assert world.tracer.glance()
+
+    def test_without_runtimes_nothing_is_read_between_ticks(self, world: World, pid: int) -> None:
+        """A new stack waits for the next tick."""
+        world.tracer.start(pid, EXACT)
+        world.tracer.tick()
+        world.allocates(pid, s1=23)
+        assert not world.tracer.glance()
 
     def test_ends_of_threads_that_were_left_out_are_made_up_for(self, world: World, pid: int) -> None:
         """Once, for the processes that are traced; runs of other programs do not matter here."""

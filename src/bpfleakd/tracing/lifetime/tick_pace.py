@@ -4,9 +4,8 @@ A program that samples inside, and was observed for long, needs few ticks: it re
 and the kernel keeps them in its tables. A tick costs as much as dozens of them, and on a machine without an
 idle core each delays some request of the programs.
 
-No tick waits while any process needs a prompt reading:
-  - its functions are probed: a library that it loads may allocate at once;
-  - it has a runtime, whose frames and heap are read before they change.
+No tick waits while the functions of any process are probed: a library that it loads may allocate at once.
+A runtime's code and heap change by themselves: they are followed between ticks (`Tracer.glance`).
 
 Otherwise a wait is a small part
   - of the time that each process was observed, as bins of the timeline are;
@@ -40,11 +39,13 @@ _VARIES_BYTES = 1 << 20
 class NextTick(Struct, frozen=True):
     """How many seconds the next tick may wait, and how many it may take at idle priority.
 
-    `wait_s` is 0.0 if it is not to wait longer than usual; both are infinite if nothing is traced.
+    `wait_s` is 0.0 if it is not to wait longer than usual; both are infinite if nothing is traced. Meanwhile,
+    Tracer.glance is to be called as often as usual if it `needs_glances`.
     """
 
     wait_s: float = 0.0
     idle_s: float = 0.0
+    needs_glances: bool = False
 
 
 class TickPace:
@@ -74,8 +75,6 @@ class TickPace:
         self._asked_ns = now_ns
         if ring_lasts_s < _RING_LASTS_S or not all(map(_is_inside, running)):
             return NextTick()
-        if any(traced.has_runtime for traced in running):
-            return NextTick(idle_s=_IDLE_S)
         if grown_bytes:
             # All may be limited by what they share.
             room_bytes = min(room_bytes_of(id_.pid) for id_ in grown_bytes)
@@ -84,7 +83,7 @@ class TickPace:
         youngest_ns = max((traced.since.attached_ns for traced in running), default=None)
         observed_s = math.inf if youngest_ns is None else (now_ns - youngest_ns) / 1e9
         wait_s = min(min(observed_s, self._memory_lasts_s) * _WAIT_OF_TIME, ring_lasts_s)
-        return NextTick(wait_s, max(wait_s, _IDLE_S))
+        return NextTick(wait_s, max(wait_s, _IDLE_S), any(traced.has_runtime for traced in running))
 
     def _grown_bytes(self, running: Collection[TracedProcess]) -> dict[ProcessId, int]:
         """By how much processes have grown since the last call, for all one knows."""

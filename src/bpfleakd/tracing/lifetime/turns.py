@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import structlog
 
@@ -68,10 +69,19 @@ class TracingTurns:
         Code is followed as soon as it is generated, in a separate round: a process with many sites is judged
         less often.
         """
-        makers = [traced for traced in self._processes.running.values() if traced.runtimes.makes_code]
-        self._round(makers, lambda traced: traced.code_pause, _FOLLOWING_NS, self._follow_new_code)
+        self._follow_code()
         running = list(self._processes.running.values())
         self._round(running, lambda traced: traced.look_pause, _JUDGING_NS, self._judge, self._crowd_wait_ns)
+
+    def glance(self) -> None:
+        """Between ticks, follow the code that runtimes generate, and their heaps."""
+        self._follow_code()
+        managed = [traced for traced in self._processes.running.values() if any(traced.runtimes)]
+        self._round(managed, lambda traced: traced.glance_pause, _FOLLOWING_NS, self._follow_heap)
+
+    def _follow_code(self) -> None:
+        makers = [traced for traced in self._processes.running.values() if traced.runtimes.makes_code]
+        self._round(makers, lambda traced: traced.code_pause, _FOLLOWING_NS, self._follow_new_code)
 
     def _round(
         self,
@@ -107,6 +117,10 @@ class TracingTurns:
     def _follow_new_code(self, traced: TracedProcess) -> None:
         traced.runtimes.refresh_code(self._clock_ns())
         follow_code(traced, self._unwinding, self._clock_ns())
+
+    def _follow_heap(self, traced: TracedProcess) -> None:
+        traced.runtimes.refresh(self._clock_ns())
+        traced.runtimes.charge_blocks(partial(self._view(traced).maps.stack_of_block, traced.pid))
 
     def _judge(self, traced: TracedProcess) -> None:
         traced.runtimes.refresh(self._clock_ns())
