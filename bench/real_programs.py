@@ -2,9 +2,10 @@
 
 Each way of tracing is compared with none: two processes of the program run side by side, one of them traced.
 They take turns under load: untraced, traced, traced, untraced. So whatever slows the machine for longer than
-a turn slows both alike. The program has one processor core, its load generator another. The load begins only
-when the daemon has finished attaching: the figures show the steady state. Each turn has new processes, since
-two of the same program differ by a percent for as long as they run: their addresses and hashes are random.
+a turn slows both alike. The program has one processor core, its load generator another. The load begins when
+the daemon has finished attaching: the figures are of the half minute after that, in which it reads most
+often. Each turn has new processes, since two of the same program differ by a percent for as long as they run:
+their addresses and hashes are random.
 
 A second of a virtual machine differs from the next by ten percent and more. The sampler inside costs less. So
 both processes are also under load at once, on the same cores: what they do per processor time is compared.
