@@ -188,6 +188,15 @@ static __always_inline void note_break(struct process *process, u64 program_brea
 	process->program_break = program_break;
 }
 
+/* An allocator has made a call, or may have. */
+static __always_inline void take_allocators_call(struct process *process, u64 id, u32 number, s64 result)
+{
+	if (number == SYSCALL_BRK)
+		note_break(process, result);
+	else
+		report(process, id, number, SPACE_EXIT, result, 0, true);
+}
+
 /* Another call has moved the program break, and is reported; returns the break before it, 0 if it is unknown. */
 static __always_inline u64 exchange_break(struct process *process, u64 program_break)
 {

@@ -98,7 +98,7 @@ static __always_inline int walk_syscall(struct syscall_exit *ctx, struct process
 static __always_inline struct thread *leave_call(struct process *process, u32 slot, u64 id, u32 number, s64 result,
 						 u64 ip, bool is_at_site)
 {
-	bool is_space = changes_space(number), is_commit, is_break;
+	bool is_space = changes_space(number), is_commit;
 	struct thread *thread;
 	struct pt_regs *user;
 
@@ -115,8 +115,7 @@ static __always_inline struct thread *leave_call(struct process *process, u32 sl
 	if (number == SYSCALL_MUNMAP)
 		return NULL;
 	user = user_registers();
-	is_break = number == SYSCALL_BRK;
-	if (is_break && is_allocators_break(process, user->sp)) {
+	if (number == SYSCALL_BRK && is_allocators_break(process, user->sp)) {
 		note_break(process, result);
 		return NULL;
 	}
@@ -127,10 +126,8 @@ static __always_inline struct thread *leave_call(struct process *process, u32 sl
 		 * charged.
 		 */
 		count_loss(process, LOSS_THREAD_FULL);
-		if (is_break)
-			note_break(process, result);
-		else if (is_space)
-			report(process, id, number, SPACE_EXIT, result, 0, true);
+		if (is_space)
+			take_allocators_call(process, id, number, result);
 		return NULL;
 	}
 	is_commit = makes_writable(number, user);
@@ -138,10 +135,8 @@ static __always_inline struct thread *leave_call(struct process *process, u32 sl
 	    (is_space && is_nested(&thread->pending, user->sp))) {
 		if (is_commit)
 			report_commit(process, thread, id);
-		else if (is_break)
-			note_break(process, result);
 		else
-			report(process, id, number, SPACE_EXIT, result, 0, true);
+			take_allocators_call(process, id, number, result);
 		return NULL;
 	}
 	return thread;

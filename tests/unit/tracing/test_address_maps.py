@@ -234,13 +234,16 @@ def test_a_break_that_no_kernel_would_allow_changes_nothing() -> None:
     assert maps.heap_since_attach(PID) == []
 
 
-def test_a_break_that_moves_during_a_comparison_shows_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What /proc says may be of before or after the move."""
+@pytest.mark.parametrize(("pause_s", "comparisons"), [(0, 9), (10, 1)])
+def test_a_break_that_moves_during_a_comparison_shows_no_difference(
+    monkeypatch: pytest.MonkeyPatch, pause_s: int, comparisons: int
+) -> None:
+    """What /proc says may be of before or after the move. It is not read more often for that."""
     noted = [ProgramBreak(HEAP.end, HEAP.end)]
+    monkeypatch.setattr(f"{MODULE}._COMPARING_PAUSE_NS", pause_s * 1_000_000_000)
+    monkeypatch.setattr(f"{MODULE}._COMPARING_PAUSE", 0)
     maps = AddressMaps(lambda _event: False, no_arena, lambda _pid: noted[-1])
     maps.follow(PID, [HEAP])
-    monkeypatch.setattr(f"{MODULE}._COMPARING_PAUSE_NS", 0)
-    monkeypatch.setattr(f"{MODULE}._COMPARING_PAUSE", 0)
 
     def read(_pid: int) -> list[Mapping]:
         before = noted[-1].now
@@ -249,6 +252,7 @@ def test_a_break_that_moves_during_a_comparison_shows_no_difference(monkeypatch:
 
     monkeypatch.setattr(f"{MODULE}.read_mappings", read)
     assert not any(maps.lacks_calls(PID) for _ in range(9))
+    assert len(noted) == 1 + comparisons
     assert maps.heap_since_attach(PID) == [(HEAP.end, noted[-1].now)]
 
 

@@ -345,19 +345,22 @@ class AddressMaps:
         if process is None or process.broken or not process.comparisons.is_due(began_ns):
             return False
         with contextlib.suppress(errors.NoSuchProcess, errors.NotYet):
-            self._follow_break(pid, process)
-            mappings = read_mappings(pid)
-            if self._follow_break(pid, process):
-                # A comparison would show that.
-                return False
-            if process.map.resynchronise(mappings):
-                self._changed.add(pid)
-                process.differing, process.agreeing = process.differing + 1, 0
-            else:
-                process.differing, process.agreeing = 0, process.agreeing + 1
+            self._compare(pid, process)
         pause_ns = min(max(1, process.agreeing) * _COMPARING_PAUSE_NS, _LONGEST_COMPARING_PAUSE_NS)
         process.comparisons.done(began_ns, time.perf_counter_ns(), pause_ns)
         return process.differing > _DIFFERING_MAX
+
+    def _compare(self, pid: int, process: _MappedProcess) -> None:
+        """Compare a map with /proc/PID/maps, unless the break moves meanwhile: that would be a difference."""
+        self._follow_break(pid, process)
+        mappings = read_mappings(pid)
+        if self._follow_break(pid, process):
+            return
+        if process.map.resynchronise(mappings):
+            self._changed.add(pid)
+            process.differing, process.agreeing = process.differing + 1, 0
+        else:
+            process.differing, process.agreeing = 0, process.agreeing + 1
 
 
 def _repair_later(pid: int, process: _MappedProcess, syscall: int) -> None:
