@@ -310,13 +310,15 @@ class Tracer:
         return took_s
 
     def glance(self) -> bool:
-        """Between ticks, follow what runtimes change by themselves; returns whether the next tick is due.
+        """Follow what runtimes change by themselves between ticks, unless the next tick is due: returns that.
 
         It is if a program with a runtime has a new stack, whose frames may change, or has loaded code.
         """
-        self._turns.glance()
         managed = [traced for traced in self._running.values() if traced.has_runtime]
-        return any(_news(self._maps.process(one.pid)) != _news(one.counters) for one in managed)
+        if any(_news(self._maps.process(one.pid)) != _news(one.counters) for one in managed):
+            return True
+        self._turns.glance()
+        return False
 
     def next_tick(self) -> NextTick:
         """How long the next tick may wait, and how long it may take; to be asked once after each tick."""

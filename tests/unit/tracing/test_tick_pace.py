@@ -163,8 +163,8 @@ def test_a_tick_that_may_wait_may_take_as_long() -> None:
     ("changed", "idle_s"),
     [({"anonymous_bytes": None}, 5.0), ({"has_runtime": True}, 5.0), ({"set_aside": object()}, 0.0)],
 )
-def test_samplers_inside_leave_half_a_second(changed: dict[str, Any], idle_s: float) -> None:
-    """But nothing else that is traced does."""
+def test_only_samplers_inside_leave_time_for_idle_priority(changed: dict[str, Any], idle_s: float) -> None:
+    """Nothing else that is traced does."""
     process = sampled_inside(**changed)
     assert next_tick(process, now_s=600).idle_s == pytest.approx(idle_s)
     outside = SimpleNamespace(process=SimpleNamespace(id=ProcessId(2, 1)), is_inside=False)

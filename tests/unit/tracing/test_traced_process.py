@@ -161,7 +161,6 @@ class TestIsInAllocator:
         assert not is_allocators(0x8000, 0x8100, 0x9234)
         assert not is_allocators(0x7230, 0x8100)
 
-
     def test_only_a_c_librarys_own_call_of_sbrk_is_always_an_allocators(self) -> None:
         """Other files may call it for themselves; so may the program that malloc is part of."""
         traced = a_traced()
