@@ -21,6 +21,7 @@ from bench.table import results_page
 BENCHMARKS = (
     "pair",
     "real_programs",
+    "settled",
     "many_processes",
     "growth",
     "space",

@@ -1,0 +1,121 @@
+"""Released programs that have been traced inside for long: what is left of their speed, and their p99.
+
+Of each program some pairs of processes run, and one of each pair is traced. They get loads in turns: first
+for as long as the sampler needs to adapt to them, then those that count. What they do per processor time is
+compared by loads of both at once. A pair differs from the next by several percent, in its p99 above all,
+since addresses and hashes are random: the figures of a pair are one sample.
+
+A daemon that has traced programs for ten minutes reads them every five seconds. This one does so from the
+start.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench import launchers, twins
+from bench.answers import place_in_report
+from bench.figures import Benchmark, Table
+from bench.launchers import Launcher
+from bench.loads import PROGRAMS, Load, Program, Running
+from bench.runner import run_alone
+from bench.tracing import RunningDaemon
+from bpfleakd.model.process import TracingMode
+
+_PAIRS, _TICK_S = 6, 5.0
+# Three ticks.
+_ADAPTING_S = 15.0
+_ROUNDS, _LOADS_AT_ONCE = 10, 3
+_LOAD_S = 0.5
+_LOSS, _P99_MORE = 0.03, 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Of a pair: the part of the work that is left, the ratio of the p99s, and the place of the leak.
+
+    `tool` is the daemon's share of a core while both were under load.
+    """
+
+    kept: float
+    p99_ratio: float | None
+    place: int | None
+    tool: float
+
+
+def measure(short: bool) -> Benchmark:
+    """Measure all programs that go on after a load."""
+    benchmark = Benchmark("settled", "Real programs that have been traced for long", short)
+    number = 1 if short else _PAIRS
+    rows = []
+    with RunningDaemon(tick_s=_TICK_S) as daemon, twins.private_libraries() as libraries:
+        for program in PROGRAMS:
+            if not program.once:
+                pairs = [_pair(program, daemon, libraries, short=short) for _ in range(number)]
+                rows.append(_report(benchmark, program, pairs))
+    head = ("program", "work per processor time", "p99", "the function that leaks")
+    benchmark.tables.append(Table("Compared with as many that are not traced", head, tuple(rows)))
+    benchmark.notes.append(
+        f"There are {number} pairs of each program; the middle half of them is in parentheses. The daemon"
+        f" reads every {_TICK_S:g} s, as it does by itself after ten minutes."
+    )
+    return benchmark
+
+
+def _pair(program: Program, daemon: RunningDaemon, libraries: Path, *, short: bool) -> _Found:
+    """Start a pair and measure it."""
+    with (
+        twins.started(program, Launcher(), libraries) as other,
+        twins.started(program, launchers.inside(libraries), libraries) as traced,
+    ):
+        daemon.client.attach(traced.pid, TracingMode.INSIDE)
+        daemon.wait_calm()
+        until_s = time.monotonic() + (0 if short else _ADAPTING_S)
+        while time.monotonic() < until_s:
+            _take_turns(other, traced, 2)
+        without, with_it = _take_turns(other, traced, 1 if short else _ROUNDS)
+        at_once = [
+            twins.load_at_once(other, traced, _LOAD_S, daemon.cpu_ns)
+            for _ in range(1 if short else _LOADS_AT_ONCE)
+        ]
+        kept = statistics.median(one.kept for one in at_once)
+        return _Found(
+            kept,
+            twins.p99_ratio(with_it, without, kept),
+            place_in_report(daemon.client.report(traced.pid), program.leak),
+            statistics.fmean(one.tool for one in at_once),
+        )
+
+
+def _take_turns(other: Running, traced: Running, rounds: int) -> tuple[list[Load], list[Load]]:
+    """The loads of both. In every second round the traced one is first."""
+    loads: dict[int, list[Load]] = {other.pid: [], traced.pid: []}
+    for number in range(rounds):
+        for one in (traced, other) if number % 2 else (other, traced):
+            loads[one.pid] += twins.loads(one, 1, _LOAD_S)
+    return loads[other.pid], loads[traced.pid]
+
+
+def _report(benchmark: Benchmark, program: Program, pairs: list[_Found]) -> tuple[str, ...]:
+    """Add the figures of a program; returns its row of the table."""
+    lost = benchmark.add(f"{program.name}: throughput lost", "", [1 - pair.kept for pair in pairs])
+    benchmark.demand(lost.name, _LOSS, lost, "")
+    benchmark.add(f"{program.name}: the daemon, of a core", "", [pair.tool for pair in pairs])
+    ratios = [pair.p99_ratio for pair in pairs if pair.p99_ratio is not None]
+    if ratios:
+        more = benchmark.add(f"{program.name}: p99, more than without", "", [ratio - 1 for ratio in ratios])
+        benchmark.demand(more.name, _P99_MORE, more, "")
+    named = sum(pair.place == 1 for pair in pairs)
+    return (
+        program.name,
+        twins.with_middle([pair.kept for pair in pairs]),
+        twins.with_middle(ratios) if ratios else "none",
+        f"no. 1 in {named} of {len(pairs)}",
+    )
+
+
+if __name__ == "__main__":
+    run_alone(measure)
