@@ -7,6 +7,8 @@ its slowest answers take longer.
 Rules:
   - A thread or process that an idle thread starts is idle as well, for ever. So the thread returns to its
     usual priority while it starts one (`begin_thread`, `usual_priority`).
+  - The same while it adds or removes breakpoints: the kernel holds locks then for which every fork of the
+    machine and every mmap of the program wait (dup_mmap_sem in kernel/events/uprobes.c).
   - While programs want all cores, an idle thread hardly runs, and it may hold the interpreter's lock: whoever
     uses this limits the time.
 """
@@ -34,15 +36,18 @@ def begin_thread(name: str, target: Callable[..., object], *args: object) -> thr
 
 @contextlib.contextmanager
 def usual_priority() -> Iterator[None]:
-    """Run the calling thread at its usual priority while it starts a thread or a process."""
+    """Run the calling thread at its usual priority while it does what an idle one must not do."""
     priority: IdlePriority | None = getattr(_of_thread, "priority", None)
     if priority is None:
         yield
         return
+    # A block inside of this one changes nothing.
+    _of_thread.priority = None
     priority.suspend()
     try:
         yield
     finally:
+        _of_thread.priority = priority
         priority.resume()
 
 

@@ -142,6 +142,23 @@ def test_nothing_that_it_starts_is_idle() -> None:
     assert asyncio.run(calls()) == [(os.SCHED_OTHER, IDLE)] * 2
 
 
+def test_a_block_at_usual_priority_lasts_until_its_own_end() -> None:
+    """It may contain others."""
+
+    def call() -> tuple[int, int, int]:
+        with usual_priority():
+            with usual_priority():
+                inside = scheduling()
+            behind = scheduling()
+        return inside, behind, scheduling()
+
+    async def calls() -> tuple[int, int, int]:
+        with Worker() as worker:
+            return await worker.call_idly(call, LONG_S)
+
+    assert asyncio.run(calls()) == (os.SCHED_OTHER, os.SCHED_OTHER, IDLE)
+
+
 def test_a_start_does_not_make_a_hurried_call_idle_again() -> None:
     """Whether its time was over before the start, or is meanwhile."""
 

@@ -24,6 +24,7 @@ from bpfleakd.kernel.abi import COOKIE_SLOT_SHARED, cookie_of
 from bpfleakd.kernel.probes.shared import InodeKey, SharedKind, SharedPoint, SharedProbes
 from bpfleakd.kernel.programs import AttachMethod, Covered, Program, programs_of
 from bpfleakd.model.code.probe import NOTICES, FunctionRole
+from bpfleakd.threads import usual_priority
 
 log = structlog.get_logger()
 
@@ -32,9 +33,10 @@ _WITHOUT_RETURN = (FunctionRole.RELEASE, *NOTICES)
 
 def close_all(descriptors: Sequence[int]) -> None:
     """Close descriptors, ignoring errors."""
-    for descriptor in descriptors:
-        with contextlib.suppress(OSError):
-            os.close(descriptor)
+    with usual_priority():
+        for descriptor in descriptors:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
 
 
 class SampledPoint(Struct, frozen=True):
@@ -107,10 +109,11 @@ class Linker:
         """
         # Aliases of one function share a probe.
         wanted = {point.offset: point for point in points}
-        links = self._link_shared(file, path, _shared_points(wanted), pid)
-        if links is None:
-            links = self._link_own(path, wanted, pid, slot)
-            self._own(file, pid)
+        with usual_priority():
+            links = self._link_shared(file, path, _shared_points(wanted), pid)
+            if links is None:
+                links = self._link_own(path, wanted, pid, slot)
+                self._own(file, pid)
         return links
 
     @property
@@ -129,11 +132,12 @@ class Linker:
             points, key=lambda point: (point.role is not FunctionRole.SAMPLED_FREE, point.offset)
         )
         links = None
-        if self.shares_sampled:
-            links = self._link_shared(file, path, _shared_static_points(ordered), pid)
-        if links is None:
-            links = self._link_own_sampled(path, ordered, pid, slot)
-            self._own(file, pid)
+        with usual_priority():
+            if self.shares_sampled:
+                links = self._link_shared(file, path, _shared_static_points(ordered), pid)
+            if links is None:
+                links = self._link_own_sampled(path, ordered, pid, slot)
+                self._own(file, pid)
         return links
 
     def _link_shared(

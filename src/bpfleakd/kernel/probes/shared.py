@@ -183,7 +183,9 @@ class SharedProbes:
         for name in list(self._leaving):
             if time.monotonic() > until:
                 break
-            if _remove(self._group, name):
+            with usual_priority():
+                is_removed = _remove(self._group, name)
+            if is_removed:
                 self._leaving.discard(name)
 
     def close(self) -> None:

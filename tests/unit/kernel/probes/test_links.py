@@ -9,10 +9,11 @@ from collections.abc import Sequence
 import pytest
 
 from bpfleakd.kernel import bpf
-from bpfleakd.kernel.probes.links import Linker, ProbePoint, SampledPoint
+from bpfleakd.kernel.probes.links import Linker, ProbePoint, SampledPoint, close_all
 from bpfleakd.kernel.probes.shared import InodeKey, SharedKind, SharedPoint
 from bpfleakd.kernel.programs import AttachMethod, programs_of
 from bpfleakd.model.code.probe import FunctionRole
+from bpfleakd.threads import IdlePriority, is_idle, may_be_idle
 
 FILE, OTHER_FILE = (1, 23), (1, 29)
 POINTS = [
@@ -175,3 +176,28 @@ def test_nobody_shares_without_a_file_or_shared_programs(owned) -> None:
         link_all(linker, SECOND, file)
         assert len(owned) == 2 * own_links
     assert shared.linked == []
+
+
+def test_breakpoints_are_never_changed_at_idle_priority(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every fork of the machine waits meanwhile; the kernel removes breakpoints when a link is closed."""
+    were_idle: list[bool] = []
+    close = os.close
+
+    def link(*_arguments: object, **_options: object) -> int:
+        were_idle.append(is_idle())
+        return os.memfd_create("link")
+
+    def observed_close(descriptor: int) -> None:
+        were_idle.append(is_idle())
+        close(descriptor)
+
+    monkeypatch.setattr(bpf, "link_uprobe_multi", link)
+    monkeypatch.setattr(os, "close", observed_close)
+    linker = linker_of(None)
+    with IdlePriority().lowered():
+        made = linker.link("/lib/libc.so", POINTS, FIRST, 0)
+        made += linker.link_sampled("/usr/lib/libbpfleak.so", SAMPLED_POINTS, FIRST, 0)
+        close_all(made)
+        assert is_idle() == may_be_idle()
+
+    assert were_idle == [False] * 2 * len(made)
