@@ -81,7 +81,7 @@ class Kernel(FakeMaps):
         self.processes[pid].state = state
 
     # Linker
-    shares_sampled = False
+    shares_rare = False
 
     def link(
         self, path: str, points: Sequence[ProbePoint], _pid: int, slot: int, file: tuple[int, int]

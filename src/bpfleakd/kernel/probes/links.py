@@ -4,9 +4,10 @@ A link is a file descriptor; closing it removes its breakpoints. Only pages of t
 breakpoints: the kernel filters by pid.
 
 The first process of a file gets its own links, by the best method; those attached while it is traced share
-probes (shared.py), since further links would make the calls of all of them more expensive. The probes of a
-sampler inside are hit rarely, so only AttachMethod.PERF shares them: a perf event, even a disabled one, costs
-its process about a microsecond at each context switch (perf_event_context_sched_in in kernel/events/core.c).
+probes (shared.py), since further links would make the calls of all of them more expensive. Some probes are
+hit rarely: those of a sampler inside, and notices, such as the dynamic linker's. Only AttachMethod.PERF
+shares these: a perf event, even a disabled one, costs its process about a microsecond at each context switch
+(perf_event_context_sched_in in kernel/events/core.c).
 """
 
 from __future__ import annotations
@@ -110,15 +111,17 @@ class Linker:
         # Aliases of one function share a probe.
         wanted = {point.offset: point for point in points}
         with usual_priority():
-            links = self._link_shared(file, path, _shared_points(wanted), pid)
+            links = None
+            if self.shares_rare or any(point.role not in NOTICES for point in points):
+                links = self._link_shared(file, path, _shared_points(wanted), pid)
             if links is None:
                 links = self._link_own(path, wanted, pid, slot)
                 self._own(file, pid)
         return links
 
     @property
-    def shares_sampled(self) -> bool:
-        """Whether processes share the probes of samplers in the same file."""
+    def shares_rare(self) -> bool:
+        """Whether processes share those probes in the same file that are hit rarely."""
         return self.method is AttachMethod.PERF
 
     def link_sampled(
@@ -133,7 +136,7 @@ class Linker:
         )
         links = None
         with usual_priority():
-            if self.shares_sampled:
+            if self.shares_rare:
                 links = self._link_shared(file, path, _shared_static_points(ordered), pid)
             if links is None:
                 links = self._link_own_sampled(path, ordered, pid, slot)

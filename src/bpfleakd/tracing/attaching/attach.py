@@ -317,7 +317,7 @@ class Attacher:
         """
         pid, parts, links = attachment.process.id.pid, list[ProbedFile](), list[int]()
         # A perf event costs its process more than it would save (probes/links.py).
-        if doublings and not self._linker.shares_sampled:
+        if doublings and not self._linker.shares_rare:
             code = self.read_code(attachment)
             parts = coarser_parts(self._discovery.files(code, wait_s=0.0), doublings)
             refuse_changed_code(code, parts)
@@ -391,7 +391,7 @@ class Attacher:
         return links
 
     def _at_place(self, file: ProbedFile, pid: int) -> ProbedFile:
-        return file.at_place(None if self._linker.shares_sampled else self._maps.slot_of(pid))
+        return file.at_place(None if self._linker.shares_rare else self._maps.slot_of(pid))
 
     def _announcements(self, file: ProbedFile, pid: int) -> Iterator[SampledPoint]:
         for probe in file.sampled:

@@ -125,6 +125,23 @@ def link_sampled(linker: Linker, *pids: int) -> None:
             os.close(link)
 
 
+@pytest.mark.parametrize(
+    ("method", "are_shared"),
+    [(AttachMethod.SESSION, False), (AttachMethod.MULTI, False), (AttachMethod.PERF, True)],
+)
+def test_notices_are_shared_only_where_all_are_perf_events(
+    monkeypatch: pytest.MonkeyPatch, owned, method: AttachMethod, are_shared: bool
+) -> None:
+    """One perf event makes each context switch of its process slower; the dynamic linker is rarely called."""
+    monkeypatch.setattr(bpf, "open_uprobe_event", lambda *_: os.memfd_create("event"))
+    monkeypatch.setattr(bpf, "link_perf_event", lambda _program, event, _cookie: event)
+    shared = Shared()
+    linker = linker_of(shared, method)
+    for pid in (FIRST, SECOND):
+        close_all(linker.link("/lib/ld.so", POINTS[2:], pid, 0, FILE))
+    assert bool(shared.linked) == are_shared
+
+
 @pytest.mark.parametrize("method", [AttachMethod.SESSION, AttachMethod.MULTI])
 def test_the_probes_of_a_sampler_are_not_shared(owned, method: AttachMethod) -> None:
     """A perf event of a process would cost it more, at each of its context switches."""
