@@ -110,10 +110,9 @@ class Linker:
         """
         # Aliases of one function share a probe.
         wanted = {point.offset: point for point in points}
+        are_rare = all(point.role in NOTICES for point in points)
         with usual_priority():
-            links = None
-            if self.shares_rare or any(point.role not in NOTICES for point in points):
-                links = self._link_shared(file, path, _shared_points(wanted), pid)
+            links = self._link_shared(file, path, _shared_points(wanted), pid, are_rare)
             if links is None:
                 links = self._link_own(path, wanted, pid, slot)
                 self._own(file, pid)
@@ -134,20 +133,20 @@ class Linker:
         ordered = sorted(
             points, key=lambda point: (point.role is not FunctionRole.SAMPLED_FREE, point.offset)
         )
-        links = None
         with usual_priority():
-            if self.shares_rare:
-                links = self._link_shared(file, path, _shared_static_points(ordered), pid)
+            links = self._link_shared(file, path, _shared_static_points(ordered), pid, are_rare=True)
             if links is None:
                 links = self._link_own_sampled(path, ordered, pid, slot)
                 self._own(file, pid)
         return links
 
     def _link_shared(
-        self, file: InodeKey | None, path: str, points: Sequence[SharedPoint], pid: int
+        self, file: InodeKey | None, path: str, points: Sequence[SharedPoint], pid: int, are_rare: bool
     ) -> list[int] | None:
-        """None if the process is the first of the file, or if probes cannot be shared."""
+        """None if the process is the first of the file, or if probes cannot or should not be shared."""
         if not (file and self._shared and self._owners.get(file, set()) - {pid}):
+            return None
+        if are_rare and not self.shares_rare:
             return None
         try:
             return [self._shared.link(file, path, points, pid)]

@@ -183,9 +183,7 @@ class SharedProbes:
         for name in list(self._leaving):
             if time.monotonic() > until:
                 break
-            with usual_priority():
-                is_removed = _remove(self._group, name)
-            if is_removed:
+            if _remove(self._group, name):
                 self._leaving.discard(name)
 
     def close(self) -> None:
@@ -269,7 +267,8 @@ def _remove(group: str, name: str) -> bool:
 def _command(text: str) -> None:
     fd = os.open(_TRACEFS / "uprobe_events", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     try:
-        os.write(fd, f"{text}\n".encode())
+        with usual_priority():
+            os.write(fd, f"{text}\n".encode())
     finally:
         os.close(fd)
 
