@@ -140,6 +140,15 @@ class Benchmark:
         (directory / f"{self.name}.json").write_text(json.dumps(asdict(self), indent=1) + "\n")
 
 
+def with_middle(ratios: Sequence[float]) -> str:
+    """The median, and the middle half if there are enough."""
+    middle = f"{statistics.median(ratios):.0%}"
+    if len(ratios) < 4:
+        return middle
+    low, _, high = statistics.quantiles(ratios, n=4)
+    return f"{middle} ({low:.0%} to {high:.0%})"
+
+
 def read_results(name: str, directory: Path = RESULTS) -> Benchmark:
     """Read what `write` wrote."""
     kept = json.loads((directory / f"{name}.json").read_text())

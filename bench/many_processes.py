@@ -17,7 +17,7 @@ from bench.figures import Benchmark, Panel, Plot, Series
 from bench.launchers import Launcher
 from bench.runner import run_alone
 from bench.targets import build_program, cpu_percent, own_libc, process_cpu_ns
-from bench.tracing import RunningDaemon, ended_with_us, free_port
+from bench.tracing import SETTLED_TICK_S, RunningDaemon, ended_with_us, free_port
 from bpfleakd.model.process import TracingMode
 
 _COUNTS = (1, 50, 500)
@@ -31,8 +31,6 @@ _INSIDE_COUNT = 50
 _INSIDE_PAIRS_PER_S = 20_000
 _INSIDE_BYTES = 100
 _INSIDE_CPU_PERCENT = 0.5
-# Between the ticks of a daemon that has traced programs with a sampler for ten minutes.
-_SETTLED_TICK_S = 5.0
 _SPAN_S = 10.0
 _TOP_LIMIT = 20
 _ATTACH_TIMEOUT_S = 300.0
@@ -66,7 +64,7 @@ def measure(short: bool) -> Benchmark:
         f" The {_INSIDE_COUNT} that are sampled inside make {_INSIDE_PAIRS_PER_S:,} pairs of"
         f" {_INSIDE_BYTES} bytes a second each, beside as many that are not traced, and are traced in turns:"
         " halves of a crowd differ, and differ more as time goes by. Their daemon reads every"
-        f" {_SETTLED_TICK_S:g} s, as any daemon does after ten minutes, and is measured after ten minutes."
+        f" {SETTLED_TICK_S:g} s, as any daemon does after ten minutes, and is measured after ten minutes."
     )
     return benchmark
 
@@ -133,7 +131,7 @@ def _always_on(benchmark: Benchmark, count: int, turns: int, settle_s: float, qu
     inside = launchers.inside(Path())
     with (
         _members(2 * count, _INSIDE_PAIRS_PER_S, _INSIDE_BYTES, inside) as pids,
-        RunningDaemon(metrics=_metrics(), tick_s=_SETTLED_TICK_S) as daemon,
+        RunningDaemon(metrics=_metrics(), tick_s=SETTLED_TICK_S) as daemon,
     ):
         others, traced = pids[::2], pids[1::2]
 

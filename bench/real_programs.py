@@ -25,7 +25,7 @@ from pathlib import Path
 
 from bench import launchers, twins
 from bench.answers import place_in_heaptrack, place_in_memleak, place_in_report, place_in_valgrind
-from bench.figures import Benchmark, Panel, Plot, Series, Table
+from bench.figures import Benchmark, Panel, Plot, Series, Table, with_middle
 from bench.launchers import Launcher
 from bench.loads import PROGRAMS, Load, Program, Running
 from bench.peers import NotHere, memleak
@@ -38,7 +38,6 @@ from bpfleakd.model.process import TracingMode
 _INSIDE_TURNS, _INSIDE_LOADS, _LOADS_AT_ONCE = 5, 3, 3
 # A just-in-time compiler is busy at first.
 _LOAD_S, _WARM_UP_S = 1.0, 2.0
-_INSIDE_LOSS = 0.03
 # memleak prints every 5 seconds.
 _REPORT_TIMEOUT_S = 8.0
 
@@ -176,7 +175,7 @@ class _Found:
         if way == _NOTHING:
             parts.append(f"{statistics.median(load.per_s for load in loads):,.4g}/s")
         else:
-            parts.append(twins.with_middle(self._kept(way)))
+            parts.append(with_middle(self._kept(way)))
         p99s = [load.p99_ms for load in loads if load.p99_ms is not None]
         if p99s:
             parts.append(f"p99 {statistics.median(p99s):.3g} ms")
@@ -196,17 +195,12 @@ class _Found:
 
     def _demand(self, benchmark: Benchmark) -> None:
         """What the sampler inside may cost."""
-        of = f"{self.program.name}: {_INSIDE}"
-        if not self.turns[_INSIDE]:
+        turns = self.turns[_INSIDE]
+        if not turns:
             return
-        lost = benchmark.add(f"{of}: throughput lost", "", [1 - kept for kept in self._kept(_INSIDE)])
-        benchmark.demand(lost.name, _INSIDE_LOSS, lost, "")
-        tool = [one.tool for turn in self.turns[_INSIDE] for one in turn.at_once]
-        benchmark.add(f"{of}: the daemon, of a core", "", tool)
-        ratios = [turn.p99_ratio for turn in self.turns[_INSIDE]]
-        known = [ratio - 1 for ratio in ratios if ratio is not None]
-        if known:
-            benchmark.add(f"{of}: p99, more than without", "", known)
+        tool = [one.tool for turn in turns for one in turn.at_once]
+        ratios = [turn.p99_ratio for turn in turns]
+        twins.report_inside(benchmark, f"{self.program.name}: {_INSIDE}", self._kept(_INSIDE), tool, ratios)
 
 
 def _run(

@@ -28,6 +28,9 @@ from bpfleakd.model.process import TracingMode
 
 T = TypeVar("T")
 
+SETTLED_TICK_S = 5.0
+"""Between the ticks of a daemon that has traced only samplers inside for ten minutes."""
+
 _CACHE = Path(__file__).parents[1] / "build" / "bench" / "cache"
 
 # Generous for a busy machine: the daemon may have to compile first.

@@ -15,10 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bench.figures import Benchmark, Figure
 from bench.launchers import Launcher
 from bench.loads import PROGRAMS, Load, Program, Running
 from bench.targets import own_libc, process_cpu_ns
 
+_LOSS_MAX = 0.03
 _CORES = os.sched_getaffinity(0)
 _PROGRAM_CORE, _LOAD_CORE = min(_CORES), max(_CORES)
 
@@ -64,6 +66,24 @@ def p99_ratio(traced: Sequence[Load], without: Sequence[Load], kept: float) -> f
     return with_it / without_it / kept if with_it and without_it else None
 
 
+def report_inside(
+    benchmark: Benchmark,
+    of: str,
+    kept: Sequence[float],
+    tool: Sequence[float],
+    ratios: Sequence[float | None],
+) -> Figure | None:
+    """Add what the sampler inside costs a program, with the demand on its throughput.
+
+    `kept` and `tool` are as in AtOnce, `ratios` from p99_ratio. Returns the figure of the p99, if it has one.
+    """
+    lost = benchmark.add(f"{of}: throughput lost", "", [1 - one for one in kept])
+    benchmark.demand(lost.name, _LOSS_MAX, lost, "")
+    benchmark.add(f"{of}: the daemon, of a core", "", tool)
+    known = [ratio - 1 for ratio in ratios if ratio is not None]
+    return benchmark.add(f"{of}: p99, more than without", "", known) if known else None
+
+
 @contextlib.contextmanager
 def started(program: Program, launcher: Launcher, libraries: Path) -> Iterator[Running]:
     """The program, on its core, with the allocators of `libraries`."""
@@ -88,15 +108,6 @@ def private_libraries() -> Iterator[Path]:
             for path in sorted(Path("/usr/lib").glob(f"*/{name}"))[:1]:
                 shutil.copy(path, libc.parent)
         yield libc.parent
-
-
-def with_middle(ratios: Sequence[float]) -> str:
-    """The median, and the middle half if there are enough."""
-    middle = f"{statistics.median(ratios):.0%}"
-    if len(ratios) < 4:
-        return middle
-    low, _, high = statistics.quantiles(ratios, n=4)
-    return f"{middle} ({low:.0%} to {high:.0%})"
 
 
 @contextlib.contextmanager
