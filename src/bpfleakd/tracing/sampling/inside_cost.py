@@ -21,6 +21,10 @@ _NS_PER_S = 1_000_000_000
 _WINDOW_NS = 20 * _NS_PER_S
 _ANNOUNCEMENT_NS = 15_000
 _SHARE_MAX = 0.005
+# Far too much is seen earlier: a busy program, just attached to, need not pay for 20 s first.
+_EARLY_NS = 2 * _NS_PER_S
+_EARLY_SHARE = 2 * _SHARE_MAX
+_EARLY_COUNT = 100
 # At least so many remain: a block in two seconds, and its end.
 _PER_S_MIN = 1.0
 # The interval is halved again if the cost would then be this part of the limit: it varies.
@@ -31,6 +35,11 @@ class _Reading(Struct, frozen=True):
     read_ns: int
     announcements: int
     cpu_ns: int
+
+    def says_something(self, announcements: int, now_ns: int) -> bool:
+        """Whether enough was announced since, or it was long ago."""
+        elapsed_ns, count = now_ns - self.read_ns, announcements - self.announcements
+        return elapsed_ns >= _WINDOW_NS or (elapsed_ns >= _EARLY_NS and count >= _EARLY_COUNT)
 
 
 class InsideCosts:
@@ -45,20 +54,23 @@ class InsideCosts:
 
         To be called at each reading of its counters.
         """
-        last = self._last.get(pid)
-        if last is not None and now_ns - last.read_ns < _WINDOW_NS:
+        last, announcements = self._last.get(pid), counters.recorded + counters.released
+        if last and not last.says_something(announcements, now_ns):
             return current
-        announcements = counters.recorded + counters.released
         try:
-            reading = self._last[pid] = _Reading(now_ns, announcements, self._cpu_ns(pid))
+            reading = _Reading(now_ns, announcements, self._cpu_ns(pid))
         except OSError:
             # It has just ended.
             return current
-        if last is None:
+        if not last:
+            self._last[pid] = reading
             return current
-        count, elapsed_s = announcements - last.announcements, (now_ns - last.read_ns) / _NS_PER_S
+        count, elapsed_ns = announcements - last.announcements, now_ns - last.read_ns
         share = count * _ANNOUNCEMENT_NS / max(reading.cpu_ns - last.cpu_ns, 1)
-        return _wanted(current, count / elapsed_s, share)
+        if elapsed_ns < _WINDOW_NS and share < _EARLY_SHARE:
+            return current
+        self._last[pid] = reading
+        return _wanted(current, count * _NS_PER_S / elapsed_ns, share)
 
     def forget(self, pid: int) -> None:
         """Forget a process that is no longer traced."""

@@ -65,10 +65,30 @@ class Program:
     ],
 )
 def test_announcements_take_a_small_share(cores: float, per_s: float, doublings: int) -> None:
-    """And no doubling more than needed: it settles with the first reading, and stays."""
+    """And no doubling more than needed: it settles within 20 s, and stays."""
     program = Program(cores, per_s)
-    assert program.run(20)[-1] == 0, "not seen for long enough"
+    program.run(20)
     assert set(program.run(600)[5:]) == {doublings}
+
+
+def test_what_is_not_far_too_much_is_seen_for_20_s_first() -> None:
+    program = Program(0.5, 256)
+    assert set(program.run(20)) == {0}
+    assert program.run(1) == [1]
+
+
+@pytest.mark.parametrize(("cores", "per_s", "doublings"), [(1.0, 1_024, 2), (0.1, 256, 3), (0.02, 64, 4)])
+def test_far_too_many_are_seen_early(cores: float, per_s: float, doublings: int) -> None:
+    program = Program(cores, per_s)
+    assert program.run(5)[-1] == doublings
+    assert set(program.run(600)) == {doublings}
+
+
+def test_a_short_burst_changes_nothing_for_long() -> None:
+    program = Program(1.0, 2_048)
+    assert program.run(5)[-1] > 0
+    program.per_s = 16
+    assert program.run(60)[-1] == 0
 
 
 @pytest.mark.parametrize(("per_s", "left"), [(8, 2), (3, 1.5), (2, 2), (1, 1)])
