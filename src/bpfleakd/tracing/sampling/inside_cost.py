@@ -2,9 +2,11 @@
 
 An announcement takes a microsecond in a loop, but 15 in a program that fills the processor's caches: the
 probe, the programs and the tables are no longer there, and the program's own code and data are not there
-afterwards. So announcements may take only a small share of a process' own time. If they take more, its
-interval is doubled, several times if need be (inside/probes.h). A block in a second or two costs next to
-nothing: then the interval stays, however little the process does.
+afterwards. A sampled block also lies at a page of its own. For that, glibc splits and joins other free
+chunks, which are no longer in the caches when the program gets them: sqlite pays as much again. So
+announcements may take only a small share of a process' own time. If they take more, its interval is
+doubled, several times if need be (inside/probes.h). A block in a second or two costs next to nothing: then
+the interval stays, however little the process does.
 """
 
 from __future__ import annotations
@@ -19,12 +21,11 @@ from bpfleakd.process.process import process_cpu_ns
 DOUBLINGS_MAX = 4
 _NS_PER_S = 1_000_000_000
 _WINDOW_NS = 20 * _NS_PER_S
-_ANNOUNCEMENT_NS = 15_000
+_ANNOUNCEMENT_NS = 25_000
 _SHARE_MAX = 0.005
-# Far too much is seen earlier: a busy program, just attached to, need not pay for 20 s first.
+# So many are enough to see earlier that it is too much: a busy program need not pay for 20 s first.
 _EARLY_NS = 2 * _NS_PER_S
-_EARLY_SHARE = 2 * _SHARE_MAX
-_EARLY_COUNT = 100
+_EARLY_COUNT = 400
 # At least so many remain: a block in two seconds, and its end.
 _PER_S_MIN = 1.0
 # The interval is halved again if the cost would then be this part of the limit: it varies.
@@ -67,10 +68,11 @@ class InsideCosts:
             return current
         count, elapsed_ns = announcements - last.announcements, now_ns - last.read_ns
         share = count * _ANNOUNCEMENT_NS / max(reading.cpu_ns - last.cpu_ns, 1)
-        if elapsed_ns < _WINDOW_NS and share < _EARLY_SHARE:
+        wanted = _wanted(current, count * _NS_PER_S / elapsed_ns, share)
+        if elapsed_ns < _WINDOW_NS and wanted <= current:
             return current
         self._last[pid] = reading
-        return _wanted(current, count * _NS_PER_S / elapsed_ns, share)
+        return wanted
 
     def forget(self, pid: int) -> None:
         """Forget a process that is no longer traced."""
