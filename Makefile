@@ -175,8 +175,8 @@ verdicts-hard: setup ## The same on a busy machine, sampled, and with daemon cra
 
 .PHONY: verdicts-inside
 verdicts-inside: FOR := test
-verdicts-inside: setup ## The same, sampled inside the programs, for 10 minutes; writes docs/verdicts.md (as root)
-	$(PYTHON) -m bench.verdicts --inside --seconds 600 $(VERDICTS_ARGS)
+verdicts-inside: setup ## The same, sampled inside the programs, for 15 minutes; writes docs/verdicts.md (as root)
+	$(PYTHON) -m bench.verdicts --inside --seconds 900 $(VERDICTS_ARGS)
 
 .PHONY: healthy
 healthy: FOR := bench

@@ -1,12 +1,11 @@
 """What the announcements of a sampler inside a process cost it, and how coarse it should be therefore.
 
-An announcement takes a microsecond in a loop, but 15 in a program that fills the processor's caches: the
-probe, the programs and the tables are no longer there, and the program's own code and data are not there
-afterwards. A sampled block also lies at a page of its own. For that, glibc splits and joins other free
-chunks, which are no longer in the caches when the program gets them: sqlite pays as much again. So
-announcements may take only a small share of a process' own time. If they take more, its interval is
-doubled, several times if need be (inside/probes.h). A block in a second or two costs next to nothing: then
-the interval stays, however little the process does.
+An announcement takes a microsecond in a loop, but 25 in a program that fills the processor's caches, or that
+seldom runs: 17 of them in the programs, whose code and tables are no longer in the caches. The rest is the
+trap, and the program's own code and data, which are not there afterwards. So announcements may take only a
+small share of a process' own time. If they take more, its interval is doubled, several times if need be
+(inside/probes.h). A block in a second or two costs next to nothing: then the interval stays, however little
+the process does.
 """
 
 from __future__ import annotations
