@@ -3,8 +3,8 @@
  * The allocator's functions, in front of those of the program's own allocator.
  *
  * A call counts down and continues in the next allocator. Only a block with a mark (sampler.h) gets more attention,
- * and only while a tracer listens: the sampler allocates it at an address that free can recognise (marks.h), and
- * announces it and its end (probes.h). The block still belongs to the program's allocator, and all functions of that
+ * and only while a tracer listens: the sampler allocates it so that free can recognise it (marks.h), and announces
+ * it and its end (probes.h). The block still belongs to the program's allocator, and all functions of that
  * allocator work on it.
  *
  * Rules:
@@ -42,13 +42,6 @@
 #define COPIED_BYTES_MAX (32UL << 20)
 
 /*
- * The least size of a sampled block. glibc caches freed chunks of up to 1,032 bytes and reuses them as they are. A
- * small sampled chunk would stay at its page forever, and in the end every block of the program would have its own
- * page. A larger chunk merges with its free neighbours.
- */
-#define LEAST_BYTES 1040
-
-/*
  * The library's state in this process, for tracers to read. 0: not called yet. 1: it samples. 2: the program uses
  * another malloc, or its allocator's functions belong to several allocators.
  */
@@ -57,7 +50,7 @@ EXPORT volatile uint32_t bpfleak_inside_state = STATE_UNUSED;
 
 static inline bool is_listened_to(void)
 {
-	return next.can_align && are_blocks_wanted();
+	return next.can_mark && are_blocks_wanted();
 }
 
 /* Keeps the caller's frame, and so its name, on the stack while the callee runs. */
@@ -71,8 +64,8 @@ static inline bool is_listened_to(void)
 /* Whether a block is sampled, or lies in the library's own pages. */
 static inline bool is_ours(void *block)
 {
-	/* NULL passes the test of the address, and programs free it often. */
-	return block && unlikely(may_be_marked(block)) && (is_marked(block) || is_early_block(block));
+	/* Programs free NULL often. */
+	return likely(block != NULL) && unlikely(may_be_marked(block)) && (is_marked(block) || is_early_block(block));
 }
 
 /* Announcements */
@@ -98,23 +91,29 @@ static bool is_sampled(size_t size)
 	return !count_down(size) && has_mark(size) && is_listened_to();
 }
 
+/* What to request for a sampled block of `size`. */
 static size_t padded(size_t size)
 {
-	return size < LEAST_BYTES ? LEAST_BYTES : size;
+	return size < MARK_LEAST_BYTES ? MARK_LEAST_BYTES : size;
 }
 
-/* A block at an address that can be marked; NULL: no memory. */
-static void *at_page(size_t size)
+/* Blocks that can be marked; NULL: no memory. */
+
+static void *markable_block(size_t size)
 {
 	void *block = NULL;
 
+	if (marks_are_by_size)
+		return next.malloc(padded(size));
 	return next.posix_memalign(&block, MARK_PAGE_BYTES, padded(size)) ? NULL : block;
 }
 
-static void *zeroed_at_page(size_t size)
+static void *zeroed_markable_block(size_t size)
 {
 	void *block;
 
+	if (marks_are_by_size)
+		return next.calloc(1, padded(size));
 	if (next.mallocx)
 		return next.mallocx(sampled_bytes(size), JEMALLOC_AT_PAGE | JEMALLOC_ZEROED);
 	if (next.zalloc_aligned)
@@ -125,15 +124,18 @@ static void *zeroed_at_page(size_t size)
 			return block;
 		next.free(block);
 	}
-	block = at_page(size);
+	block = markable_block(size);
 	return block ? memset(block, 0, size) : NULL;
 }
 
-/* Resizes `old`, to an address that can be marked if possible. */
-static void *resized_at_page(void *old, size_t size)
+/* Resizes `old`, so that it can be marked if possible. */
+static void *resized_markable_block(void *old, size_t size)
 {
 	void *block, *moved;
 
+	/* Of an old block and 0 bytes, realloc only frees. */
+	if (marks_are_by_size)
+		return next.realloc(old, old && !size ? 0 : padded(size));
 	if (old && size && next.rallocx)
 		return next.rallocx(old, size, JEMALLOC_AT_PAGE);
 	if (old && size && next.realloc_aligned)
@@ -141,7 +143,7 @@ static void *resized_at_page(void *old, size_t size)
 	block = next.realloc(old, size);
 	if (!block || may_be_marked(block) || size > COPIED_BYTES_MAX)
 		return block;
-	moved = at_page(size);
+	moved = markable_block(size);
 	if (!moved)
 		return block;
 	memcpy(moved, block, size);
@@ -153,7 +155,7 @@ static void *resized_at_page(void *old, size_t size)
 
 static SELDOM void *malloc_slowly(size_t size)
 {
-	void *block = is_sampled(size) ? at_page(size) : NULL;
+	void *block = is_sampled(size) ? markable_block(size) : NULL;
 
 	if (!block)
 		return next.malloc(size);
@@ -170,7 +172,7 @@ EXPORT void *malloc(size_t size)
 
 static SELDOM void *calloc_slowly(size_t count, size_t size, size_t bytes)
 {
-	void *block = is_sampled(bytes) ? zeroed_at_page(bytes) : NULL;
+	void *block = is_sampled(bytes) ? zeroed_markable_block(bytes) : NULL;
 
 	if (!block)
 		return next.calloc(count, size);
@@ -190,7 +192,7 @@ EXPORT void *calloc(size_t count, size_t size)
 
 static SELDOM void *moved_from_early(void *old, size_t size)
 {
-	size_t known = early_bytes_behind(old);
+	size_t known = early_block_bytes(old);
 	void *block = next.malloc(size);
 
 	return block ? memcpy(block, old, size < known ? size : known) : NULL;
@@ -204,7 +206,7 @@ static SELDOM void *realloc_slowly(void *old, size_t size)
 	if (unlikely(is_early_block(old)))
 		return moved_from_early(old, size);
 	was_sampled = is_ours(old) && announce_end(old);
-	block = sampled ? resized_at_page(old, size) : next.realloc(old, size);
+	block = sampled ? resized_markable_block(old, size) : next.realloc(old, size);
 	if (block && sampled)
 		announce(block, size);
 	/* A failed realloc leaves the old block unchanged; its original size is unknown. */
@@ -232,11 +234,11 @@ EXPORT void *reallocarray(void *old, size_t count, size_t size)
 }
 
 /* `alignment`, raised if necessary until the block can be marked. */
-static size_t markable(size_t alignment)
+static size_t markable_alignment(size_t alignment)
 {
 	bool is_power = alignment && !(alignment & (alignment - 1));
 
-	return is_power && alignment < MARK_PAGE_BYTES ? MARK_PAGE_BYTES : alignment;
+	return !marks_are_by_size && is_power && alignment < MARK_PAGE_BYTES ? MARK_PAGE_BYTES : alignment;
 }
 
 static SELDOM int posix_memalign_slowly(void **result, size_t alignment, size_t size)
@@ -244,7 +246,7 @@ static SELDOM int posix_memalign_slowly(void **result, size_t alignment, size_t 
 	bool sampled = is_sampled(size);
 	/* Smaller alignments are an error. */
 	bool at_mark = sampled && alignment >= sizeof(void *);
-	int error = at_mark ? next.posix_memalign(result, markable(alignment), padded(size))
+	int error = at_mark ? next.posix_memalign(result, markable_alignment(alignment), padded(size))
 			    : next.posix_memalign(result, alignment, size);
 
 	if (!error && sampled)
@@ -264,7 +266,7 @@ typedef void *aligned_function(size_t alignment, size_t size);
 static SELDOM void *aligned_slowly(aligned_function *function, size_t alignment, size_t size)
 {
 	bool sampled = is_sampled(size);
-	void *block = sampled ? function(markable(alignment), padded(size)) : function(alignment, size);
+	void *block = sampled ? function(markable_alignment(alignment), padded(size)) : function(alignment, size);
 
 	if (block && sampled)
 		announce(block, size);
@@ -288,7 +290,7 @@ EXPORT void *memalign(size_t alignment, size_t size)
 static SELDOM void *at_page_slowly(void *(*function)(size_t), size_t size)
 {
 	bool sampled = is_sampled(size);
-	void *block = function(size);
+	void *block = function(sampled ? padded(size) : size);
 
 	if (block && sampled)
 		announce(block, size);
@@ -398,5 +400,5 @@ __attribute__((constructor)) static void begin(void)
 	find_next_allocator();
 	/* The current countdown was drawn for another interval. */
 	sampler = (struct sampler){ 0 };
-	bpfleak_inside_state = next.can_align && is_asked_first() ? STATE_ACTIVE : STATE_BYPASSED;
+	bpfleak_inside_state = next.can_mark && is_asked_first() ? STATE_ACTIVE : STATE_BYPASSED;
 }

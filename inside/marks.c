@@ -3,7 +3,7 @@
 
 #include <sys/mman.h>
 
-#define LEAF_WORDS ((1UL << MARK_LEAF_BITS) / MARK_PAGE_BYTES * 2 / 64)
+#define LEAF_WORDS ((1UL << MARK_LEAF_BITS) / MARK_PLACE_BYTES / 64)
 #define LEAF_BYTES (LEAF_WORDS * sizeof(uint64_t))
 
 /*
@@ -13,6 +13,7 @@
 #define LEAVES_SET_ASIDE 16
 
 uint64_t *mark_leaves[MARK_LEAVES];
+bool marks_are_by_size;
 static uint64_t leaves_set_aside[LEAVES_SET_ASIDE][LEAF_WORDS] __attribute__((aligned(MARK_PAGE_BYTES)));
 static size_t leaves_taken;
 
@@ -45,7 +46,7 @@ bool set_mark(const void *address)
 	size_t number = mark_number(place);
 	uint64_t *leaf;
 
-	if (!place || !may_be_marked(address) || place >> MARK_ADDRESS_BITS)
+	if (place >> MARK_ADDRESS_BITS || !may_be_marked(address))
 		return false;
 	leaf = __atomic_load_n(&mark_leaves[place >> MARK_LEAF_BITS], __ATOMIC_ACQUIRE);
 	if (!leaf)

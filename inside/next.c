@@ -16,25 +16,38 @@
 #if defined(__GLIBC__)
 __asm__(".symver dlsym, dlsym@GLIBC_2.2.5");
 __asm__(".symver dladdr, dladdr@GLIBC_2.2.5");
+__asm__(".symver dlopen, dlopen@GLIBC_2.2.5");
 #endif
 
-/* Blocks begin at a page, so free checks them. */
+/* Blocks are like sampled ones, so free checks them: they begin at a page, with their size before it. */
 char early_pages[EARLY_PAGES][MARK_PAGE_BYTES] __attribute__((aligned(MARK_PAGE_BYTES)));
-static size_t early_pages_taken;
+static size_t early_pages_taken = 1;
 
-size_t early_bytes_behind(const void *block)
+/* A flag of glibc's: the chunk is mapped, so malloc_usable_size looks at no other chunk. */
+#define IS_MMAPPED 2
+
+size_t early_block_bytes(const void *block)
 {
-	return sizeof(early_pages) - ((uintptr_t)block - (uintptr_t)early_pages);
+	return size_word(block) - IS_MMAPPED - sizeof(uint64_t);
+}
+
+/* The size of a block is at the end of the page before, as glibc would write it. */
+static void *block_of_pages(char *first, size_t pages)
+{
+	((uint64_t *)first)[-1] = pages * MARK_PAGE_BYTES + IS_MMAPPED;
+	return first;
 }
 
 static void *early_block(size_t size)
 {
 	size_t pages = size / MARK_PAGE_BYTES + 1, first;
 
-	if (pages <= EARLY_PAGES) {
+	/* The next block's size takes the end of the last page. */
+	pages += size % MARK_PAGE_BYTES > MARK_PAGE_BYTES - sizeof(uint64_t);
+	if (pages < EARLY_PAGES) {
 		first = __atomic_fetch_add(&early_pages_taken, pages, __ATOMIC_RELAXED);
 		if (first <= EARLY_PAGES - pages)
-			return early_pages[first];
+			return block_of_pages(early_pages[first], pages);
 	}
 	errno = ENOMEM;
 	return NULL;
@@ -70,7 +83,7 @@ static void *early_realloc(void *old, size_t size)
 	block = early_block(size);
 	/* Only during the look-up: `old` is from these pages, too. */
 	if (block && old && is_early_block(old))
-		memmove(block, old, size < early_bytes_behind(old) ? size : early_bytes_behind(old));
+		memmove(block, old, size < early_block_bytes(old) ? size : early_block_bytes(old));
 	return block;
 }
 
@@ -178,6 +191,38 @@ static void find_others(struct next_allocator *found, void *module)
 	found->realloc_aligned = of_module("mi_realloc_aligned", module);
 }
 
+/*
+ * Whether the word before `block` is its size, as glibc writes it. valgrind puts its own functions in the place of
+ * glibc's, and reports those who read there; it knows blocks of any size, glibc has only chunks of 16 bytes.
+ */
+static bool has_size_word(const struct next_allocator *found, void *block)
+{
+	size_t chunk_bytes = found->malloc_usable_size(block) + sizeof(uint64_t);
+
+	return chunk_bytes % 16 == 0 && (size_word(block) & ~7ULL) == chunk_bytes;
+}
+
+/*
+ * Whether `found` is glibc's malloc, whose blocks have their size before them. Before 2.34, a program could set hooks
+ * (malloc_hook(3)) to functions of its own, whose blocks may have anything there, even an unmapped page.
+ */
+static bool has_size_words(const struct next_allocator *found, void *module)
+{
+	const char *(*version)(void) = (const char *(*)(void))of_module("gnu_get_libc_version", module);
+	void *small, *large;
+	bool has;
+
+	if (!version || strverscmp(version(), "2.34") < 0 || !found->malloc_usable_size)
+		return false;
+	small = found->malloc(1);
+	large = found->malloc(MARK_LEAST_BYTES);
+	has = small && large && has_size_word(found, small) && has_size_word(found, large) &&
+	      size_word(small) < MARK_LEAST_BYTES && size_word(large) > MARK_LEAST_BYTES;
+	found->free(small);
+	found->free(large);
+	return has;
+}
+
 #define FIND(name, otherwise) \
 	(found.name = dlsym(RTLD_NEXT, #name), found.name = found.name ? found.name : (otherwise))
 
@@ -202,13 +247,14 @@ bool find_next_allocator(void)
 	if (!found.malloc || !found.calloc || !found.realloc || !found.free)
 		__builtin_trap();
 	module = module_of((void *)found.malloc);
-	found.can_align = module && module_of((void *)found.free) == module &&
+	found.can_mark = module && module_of((void *)found.free) == module &&
 			  module_of((void *)found.realloc) == module &&
 			  module_of((void *)found.calloc) == module &&
 			  module_of((void *)found.posix_memalign) == module;
-	if (found.can_align)
+	if (found.can_mark)
 		find_others(&found, module);
 	/* Each word is written in one step, and every thread writes the same. */
+	marks_are_by_size = found.can_mark && has_size_words(&found, module);
 	next = found;
 	sampler.is_resolving = false;
 	return true;

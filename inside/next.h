@@ -7,8 +7,8 @@
  *  - The first call looks the functions up; it may come before any constructor has run, and from any thread. No
  *    thread waits for another: concurrent look-ups find the same functions.
  *  - Allocations during the look-up come from the library's own pages, which are never freed.
- *  - The library changes an allocation (to a page) only if the functions for that belong to the same allocator as
- *    free. Otherwise it samples nothing.
+ *  - The library changes an allocation (its size or place) only if the functions for that belong to the same allocator
+ *    as free. Otherwise it samples nothing.
  */
 #ifndef BPFLEAK_NEXT_H
 #define BPFLEAK_NEXT_H
@@ -44,8 +44,8 @@ struct next_allocator {
 	/* mimalloc */
 	void *(*zalloc_aligned)(size_t size, size_t alignment);
 	void *(*realloc_aligned)(void *old, size_t size, size_t alignment);
-	/* Whether the allocator can place blocks at a page. */
-	bool can_align;
+	/* Whether blocks can be placed so that free recognises them: marks.h. */
+	bool can_mark;
 };
 
 /* Hidden, so that calls jump through it without a look at the symbol table. */
@@ -62,12 +62,12 @@ bool is_asked_first(void);
 
 extern char early_pages[EARLY_PAGES][MARK_PAGE_BYTES] __attribute__((visibility("hidden")));
 
-/* Whether a block lies in the library's own pages. Its size is at most what follows it there. */
+/* Whether a block lies in the library's own pages. */
 static inline bool is_early_block(const void *block)
 {
 	return (uintptr_t)block - (uintptr_t)early_pages < sizeof(early_pages);
 }
 
-size_t early_bytes_behind(const void *block);
+size_t early_block_bytes(const void *block);
 
 #endif

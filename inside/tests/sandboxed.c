@@ -8,7 +8,6 @@
 #define _GNU_SOURCE
 #include <linux/seccomp.h>
 #include <malloc.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -20,13 +19,12 @@
 #define BYTES 100
 #define BLOCKS 1000
 #define ROUNDS 100
-#define PAGE_BYTES 4096
 
 static void *blocks[BLOCKS];
 
 int main(int argc, char **argv)
 {
-	long at_a_page = 0;
+	long sampled = 0;
 
 	if (!find_semaphores(argc - 1, argv + 1))
 		abort();
@@ -40,11 +38,11 @@ int main(int argc, char **argv)
 	for (int round = 0; round < ROUNDS; round++) {
 		for (int i = 0; i < BLOCKS; i++) {
 			blocks[i] = malloc(BYTES);
-			at_a_page += (uintptr_t)blocks[i] % PAGE_BYTES == 0;
+			/* Sampled blocks are larger than they have to be. */
+			sampled += malloc_usable_size(blocks[i]) > 2 * BYTES;
 		}
 		for (int i = 0; i < BLOCKS; i++)
 			free(blocks[i]);
 	}
-	/* Of other blocks, one in 256 is there. */
-	syscall(SYS_exit, at_a_page < ROUNDS * BLOCKS / 50);
+	syscall(SYS_exit, sampled < ROUNDS * BLOCKS / 50);
 }

@@ -67,7 +67,7 @@ def test_a_program_gets_what_it_asked_for(interval_bytes):
     ("blocks", "least", "most", "pairs"), [(100_000, 100, 100, 20_000_000), (100_000, 16, 2_048, 5_000_000)]
 )
 def test_a_heap_whose_blocks_are_replaced_over_and_over_does_not_grow(blocks, least, most, pairs):
-    """Each sampled block has a page; once freed, its page is again for all. 2 and 1 GB are allocated here."""
+    """A sampled block is larger, and its memory is for all once freed. 2 and 1 GB are allocated here."""
     command = [inside_program("churn"), *map(str, (blocks, least, most, pairs))]
     grown_kib = []
     for arguments, preloaded in (((), ""), (semaphores(), str(library()))):
@@ -83,6 +83,17 @@ def test_a_heap_whose_blocks_are_replaced_over_and_over_does_not_grow(blocks, le
     (full_kib, without_kib), (_full_kib, with_kib) = grown_kib
     # A hundredth of the heap is what sampled blocks may take; the rest is for the tables of marks.
     assert with_kib - without_kib < full_kib // 100 + 1_024
+
+
+def test_it_works_with_c_libraries_older_than_that_of_its_build():
+    """The dynamic linker ignores a preloaded library that needs a newer one."""
+    symbols = subprocess.run(
+        [need_tool("readelf"), "--wide", "--dyn-syms", library()], capture_output=True, text=True, check=True
+    ).stdout
+    needed = {tuple(map(int, version.split("."))) for version in re.findall(r"@GLIBC_([\d.]+)", symbols)}
+    assert needed
+    # Red Hat Enterprise Linux 7, of 2014.
+    assert max(needed) <= (2, 17)
 
 
 def test_it_makes_no_system_call_of_its_own():
