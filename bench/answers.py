@@ -1,6 +1,6 @@
-"""Where tools rank the function that holds memory.
+"""Where tools rank the functions that hold memory.
 
-Each function returns the rank of a function in a tool's list, from 1, or None if the list does not have it.
+Each function returns the rank of the first of `leaks` in a tool's list, from 1, or None if the list has none.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _INTERPRETER = "**/heaptrack/libexec/heaptrack_interpret"
 _TIMEOUT_S = 120
 
 
-def place_in_report(report: LeakReport, function: str) -> int | None:
+def place_in_report(report: LeakReport, leaks: Sequence[str]) -> int | None:
     """In the order of `bpfleakctl top`."""
-    return _place(([frame.function or "" for frame in site.stack] for site in report.sites), function)
+    return _place(([frame.function or "" for frame in site.stack] for site in report.sites), leaks)
 
 
-def place_in_memleak(output: str, function: str) -> int | None:
+def place_in_memleak(output: str, leaks: Sequence[str]) -> int | None:
     """In its last report, most outstanding bytes first (memleak prints these last)."""
     _before, _heading, report = output.rpartition("stacks with outstanding allocations:")
     stacks = re.split(r"^\t\d+ bytes in \d+ allocations from stack$", report, flags=re.MULTILINE)[1:]
-    return _place((stack.splitlines() for stack in reversed(stacks)), function)
+    return _place((stack.splitlines() for stack in reversed(stacks)), leaks)
 
 
-def place_in_heaptrack(directory: Path, function: str) -> int | None:
+def place_in_heaptrack(directory: Path, leaks: Sequence[str]) -> int | None:
     """By bytes not freed at the end, in the file that launchers.heaptrack makes heaptrack write."""
     (interpreter, *_) = [*Path("/usr/lib").glob(_INTERPRETER), None]
     if interpreter is None:
@@ -47,24 +47,24 @@ def place_in_heaptrack(directory: Path, function: str) -> int | None:
     for line in stacks.read_text(errors="replace").splitlines():
         stack, _space, leaked = line.rpartition(" ")
         leaked_bytes[stack] += int(leaked)
-    return _place((stack.split(";") for stack, _bytes in leaked_bytes.most_common()), function)
+    return _place((stack.split(";") for stack, _bytes in leaked_bytes.most_common()), leaks)
 
 
-def place_in_valgrind(directory: Path, function: str) -> int | None:
+def place_in_valgrind(directory: Path, leaks: Sequence[str]) -> int | None:
     """By bytes, of the leaks of all kinds."""
-    leaks = []
+    found = []
     for path in directory.glob("valgrind.*.xml"):
         for error in ElementTree.parse(path).iter("error"):
             leaked = error.findtext("xwhat/leakedbytes")
             stack = error.find("stack")
             if leaked and stack is not None:
-                leaks.append((int(leaked), [frame.findtext("fn") or "" for frame in stack]))
-    leaks.sort(key=lambda leak: -leak[0])
-    return _place((functions for _bytes, functions in leaks), function)
+                found.append((int(leaked), [frame.findtext("fn") or "" for frame in stack]))
+    found.sort(key=lambda leak: -leak[0])
+    return _place((functions for _bytes, functions in found), leaks)
 
 
-def _place(stacks: Iterable[Sequence[str]], function: str) -> int | None:
+def _place(stacks: Iterable[Sequence[str]], leaks: Sequence[str]) -> int | None:
     for place, stack in enumerate(stacks, start=1):
-        if any(function in name for name in stack):
+        if any(leak in name for leak in leaks for name in stack):
             return place
     return None

@@ -32,7 +32,7 @@ _KEYS, _VALUE_BYTES = 1_000, 100
 _VALGRIND = "valgrind (memcheck)"
 _LOOPBACK = "127.0.0.1"
 # planted_leak() or planted_call(), of which heaptrack now and then sees only the latter.
-_PLANTED = "planted_"
+_PLANTED = ("planted_",)
 _STOP_TIMEOUT_S = 20.0
 
 
@@ -55,7 +55,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """How to start one. `leak` is what the function that leaks is called, "" if none does.
+    """How to start one. `leaks` are the functions that leak, each as much as the others.
 
     `unit` is what `Load.per_s` counts; `library` its allocator, by the name of the file. What ends with its
     work (`once`) waits before main() for its only load. `not_under` are ways that are not tried, and why.
@@ -63,7 +63,7 @@ class Program:
 
     name: str
     unit: str
-    leak: str
+    leaks: tuple[str, ...]
     start: Callable[[Launcher], contextlib.AbstractContextManager[Running]]
     library: str = "libc.so.6"
     once: bool = False
@@ -221,7 +221,7 @@ def _compiler(launcher: Launcher) -> Iterator[Running]:
 
 @contextlib.contextmanager
 def _java(launcher: Launcher) -> Iterator[Running]:
-    """tests/workloads/runtimes/Shop.java, which leaks through JNI."""
+    """tests/workloads/runtimes/Shop.java, which leaks through JNI and through Unsafe."""
     home = Path(tool("javac")).resolve().parents[1]
     directory = build_directory("runtimes", "libjavasessions.so", "Shop.class", JAVA_HOME=home)
     command = [home / "bin/java", "-XX:+PreserveFramePointer", "-Xmx64m", "-cp", directory, "Shop", directory]
@@ -255,12 +255,12 @@ PROGRAMS = (
     Program("python", "JSON documents", _PLANTED, _python),
     Program("python, malloc only", "JSON documents", _PLANTED, partial(_python, malloc_only=True)),
     Program(
-        "gcc -O2", "runs", "", _compiler, once=True, not_under={_VALGRIND: "it takes a hundred times as long"}
+        "gcc -O2", "runs", (), _compiler, once=True, not_under={_VALGRIND: "it takes a hundred times as long"}
     ),
     Program(
         "OpenJDK",
         "steps",
-        "session_keep",
+        ("session_keep", "Unsafe_AllocateMemory"),
         _java,
         not_under={_VALGRIND: "it does not run OpenJDK as it is"},
     ),

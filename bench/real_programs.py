@@ -19,7 +19,7 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,15 +51,15 @@ _NOTHING, _EXACT, _SAMPLED, _INSIDE, _MEMLEAK, _HEAPTRACK, _VALGRIND = (
     "valgrind (memcheck)",
 )
 
-# Of the leaking function in the tool's list.
-_Place = Callable[[str], int | None]
+# Of the first leak in the tool's list.
+_Place = Callable[[Sequence[str]], int | None]
 
 
 @dataclass(frozen=True, slots=True)
 class _Way:
     """How a program is traced: started under a tool, with the tool attached, or neither.
 
-    `attach` yields a function that returns the rank of a function in the tool's answer; `read` finds the rank
+    `attach` yields a function that returns the rank of a leak in the tool's answer; `read` finds the rank
     in the files that the tool left in the directory at the program's end. A turn has `loads` without, twice
     as many traced, and as many without. Between the traced ones there are `at_once` loads of both.
     """
@@ -67,7 +67,7 @@ class _Way:
     name: str
     attach: Callable[[Running, Path], contextlib.AbstractContextManager[_Place]] | None = None
     launch: Callable[[Path], Launcher] = lambda _directory: Launcher()
-    read: Callable[[Path, str], int | None] | None = None
+    read: Callable[[Path, Sequence[str]], int | None] | None = None
     turns: int = 2
     loads: int = 1
     at_once: int = 0
@@ -119,12 +119,13 @@ def _report(benchmark: Benchmark, found: list[_Found], ways: list[str]) -> None:
     _plot(benchmark, ways)
     benchmark.notes.append(
         "A library that is preloaded leaks 1,000 bytes in every twentieth call that reads or writes; the"
-        " OpenJDK program leaks through JNI. The answer is the place of the function that leaks in the tool's"
-        " list, some seconds after it was attached, or at the program's end; the compiler has no leak, since"
-        " it frees hardly anything. A second of the compiler's is one of its processor time. p99 is what 99"
-        " of 100 requests took at most. Program and load generator have a core each, which they share with"
-        " the tool. The middle half of the turns is in parentheses. What is left with bpfleakd inside is of"
-        " the work per processor time, by both processes under load at once; the daemon's time comes on top."
+        " OpenJDK program leaks through JNI and through Unsafe. The answer is the place of a function that"
+        " leaks in the tool's list, some seconds after it was attached, or at the program's end; the compiler"
+        " has no leak, since it frees hardly anything. A second of the compiler's is one of its processor"
+        " time. p99 is what 99 of 100 requests took at most. Program and load generator have a core each,"
+        " which they share with the tool. The middle half of the turns is in parentheses. What is left with"
+        " bpfleakd inside is of the work per processor time, by both processes under load at once; the"
+        " daemon's time comes on top."
     )
 
 
@@ -149,7 +150,7 @@ class _Found:
             self.missing[way.name] = str(reason)
             return
         self.turns[way.name] = turns
-        if self.program.leak:
+        if self.program.leaks:
             self.places[way.name] = place
 
     def report(self, benchmark: Benchmark) -> None:
@@ -227,11 +228,11 @@ def _run(
                     twins.load_at_once(other, running, _LOAD_S, way.tool_cpu_ns) for _ in range(way.at_once)
                 ]
                 during += twins.loads(running, loads, _LOAD_S)
-                if way.attach and turn == number - 1 and program.leak:
-                    place = place_of(program.leak)
+                if way.attach and turn == number - 1 and program.leaks:
+                    place = place_of(program.leaks)
             turns.append(_Turn(before + twins.loads(other, loads, _LOAD_S), during, at_once))
-    if way.read and program.leak:
-        place = way.read(directory, program.leak)
+    if way.read and program.leaks:
+        place = way.read(directory, program.leaks)
     return turns, place
 
 
@@ -259,7 +260,7 @@ def _turn_of_runs(program: Program, way: _Way, without: Launcher, traced: Launch
 def _under(way: _Way, running: Running, library: Path) -> Iterator[_Place]:
     """With the tool attached, if it is one that attaches."""
     if way.attach is None:
-        yield lambda _function: None
+        yield lambda _leaks: None
         return
     with way.attach(running, library) as place_of:
         yield place_of
@@ -289,9 +290,9 @@ def _traced(daemon: RunningDaemon, running: Running, mode: TracingMode) -> Itera
     daemon.client.attach(running.pid, mode)
     daemon.wait_calm()
 
-    def place(function: str) -> int | None:
+    def place(leaks: Sequence[str]) -> int | None:
         daemon.wait_ticks(2)
-        return place_in_report(daemon.client.report(running.pid), function)
+        return place_in_report(daemon.client.report(running.pid), leaks)
 
     try:
         yield place
@@ -306,7 +307,7 @@ def _traced(daemon: RunningDaemon, running: Running, mode: TracingMode) -> Itera
 def _under_memleak(running: Running, library: Path) -> Iterator[_Place]:
     with memleak(running.pid, library) as output:
 
-        def place(function: str) -> int | None:
+        def place(leaks: Sequence[str]) -> int | None:
             """From the first report that begins from now on."""
             reports = output().count("outstanding allocations:")
             deadline_s = time.monotonic() + _REPORT_TIMEOUT_S
@@ -314,7 +315,7 @@ def _under_memleak(running: Running, library: Path) -> Iterator[_Place]:
                 time.sleep(0.1)
             # It is printed line by line.
             time.sleep(0.5)
-            return place_in_memleak(output(), function)
+            return place_in_memleak(output(), leaks)
 
         yield place
 

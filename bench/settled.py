@@ -87,7 +87,7 @@ def _pair(program: Program, daemon: RunningDaemon, libraries: Path, *, short: bo
         return _Found(
             kept,
             twins.p99_ratio(with_it, without, kept),
-            place_in_report(daemon.client.report(traced.pid), program.leak),
+            place_in_report(daemon.client.report(traced.pid), program.leaks),
             statistics.fmean(one.tool for one in at_once),
         )
 
