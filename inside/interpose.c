@@ -61,11 +61,17 @@ static inline bool is_listened_to(void)
 		result_;                               \
 	})
 
+/* Not inline, so that it costs other blocks no instruction. */
+static __attribute__((noinline)) bool is_marked_or_early(const void *block)
+{
+	return is_marked(block) || is_early_block(block);
+}
+
 /* Whether a block is sampled, or lies in the library's own pages. */
-static inline bool is_ours(void *block)
+static inline bool is_ours(const void *block)
 {
 	/* Programs free NULL often. */
-	return likely(block != NULL) && unlikely(may_be_marked(block)) && (is_marked(block) || is_early_block(block));
+	return likely(block != NULL) && unlikely(may_be_marked(block)) && is_marked_or_early(block);
 }
 
 /* Announcements */
