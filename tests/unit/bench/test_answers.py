@@ -38,12 +38,17 @@ VALGRIND = """\
 )
 def test_memleaks_last_report_is_read_from_its_end(function, place):
     """It prints the most outstanding last, and an older report does not count."""
-    assert place_in_memleak(MEMLEAK, function) == place
+    assert place_in_memleak(MEMLEAK, (function,)) == place
+
+
+def test_the_place_is_that_of_the_first_of_the_functions():
+    """A program may leak in several."""
+    assert place_in_memleak(MEMLEAK, ("first_of_all", "planted_leak")) == 2
 
 
 def test_memleak_that_has_not_reported_names_nobody():
     """Before its first report there is nothing to read."""
-    assert place_in_memleak("Attaching to pid 4242, Ctrl+C to quit.\n", "planted_leak") is None
+    assert place_in_memleak("Attaching to pid 4242, Ctrl+C to quit.\n", ("planted_leak",)) is None
 
 
 @pytest.mark.parametrize(("function", "place"), [("main", 1), ("planted_leak", 2), ("fill_cache", None)])
@@ -51,4 +56,4 @@ def test_valgrinds_leaks_are_placed_by_bytes(tmp_path: Path, function, place):
     """All kinds of leaks together; other errors do not count, and a frame may have no name."""
     (tmp_path / "valgrind.4242.xml").write_text(VALGRIND)
 
-    assert place_in_valgrind(tmp_path, function) == place
+    assert place_in_valgrind(tmp_path, (function,)) == place
