@@ -2,9 +2,10 @@
 /*
  * The marks of sampled blocks: one bit for each place at which one may begin.
  *
- * A sampled block has at least MARK_LEAST_BYTES. free recognises nearly all other blocks without their bit:
- *  - glibc keeps the size of a block in the word before it, which its free reads, too. Smaller blocks have no mark.
- *    So a sampled block is where any block of its size would be, and the heap stays as it is without the library.
+ * free recognises nearly all blocks that are not sampled without their bit:
+ *  - glibc keeps the size of a block in the word before it, which its free reads, too. A sampled block has at least
+ *    MARK_LEAST_BYTES; smaller blocks have no mark. So a sampled block is where any block of its size would be, and
+ *    the heap stays as it is without the library.
  *  - With other allocators, a sampled block begins at a page, or 16 bytes after one, where mapped chunks of a glibc
  *    before 2.34 begin (next.c). Blocks at other addresses have no mark.
  *
@@ -26,8 +27,8 @@
 
 /*
  * glibc caches freed chunks of up to 1,032 bytes and reuses them as they are; their frees are the fast ones. A small
- * sampled chunk would also stay at its page forever, and in the end every block of the program would have its own
- * page. A larger chunk merges with its free neighbours.
+ * sampled chunk at a page would also stay there forever, and in the end every block of the program would have its
+ * own page. A larger chunk merges with its free neighbours.
  */
 #define MARK_LEAST_BYTES 1040
 
@@ -52,10 +53,10 @@ static inline uint64_t size_word(const void *block)
 /* Whether `block` may be sampled; it is not NULL. */
 static inline bool may_be_marked(const void *block)
 {
-	/* Hints, so that no branch is taken for a small block of glibc's. */
+	/* A hint, so that no branch is taken for a small block of glibc's. */
 	if (__builtin_expect(marks_are_by_size, true))
-		return __builtin_expect(size_word(block) > MARK_LEAST_BYTES, false);
-	return __builtin_expect(((uintptr_t)block & (MARK_PAGE_BYTES - 1 - MARK_OFFSET)) == 0, false);
+		return size_word(block) > MARK_LEAST_BYTES;
+	return ((uintptr_t)block & (MARK_PAGE_BYTES - 1 - MARK_OFFSET)) == 0;
 }
 
 /* The position of an address' bit in its leaf. */

@@ -203,8 +203,8 @@ static bool has_size_word(const struct next_allocator *found, void *block)
 }
 
 /*
- * Whether `found` is glibc's malloc, whose blocks have their size before them. Before 2.34, a program could set hooks
- * (malloc_hook(3)) to functions of its own, whose blocks may have anything there, even an unmapped page.
+ * Whether `found` is glibc's malloc, whose blocks have their size before them. Before 2.34, a program could replace it
+ * by functions of its own (malloc_hook(3)). The word before their blocks may be anything, and need not be mapped.
  */
 static bool has_size_words(const struct next_allocator *found, void *module)
 {
@@ -248,9 +248,9 @@ bool find_next_allocator(void)
 		__builtin_trap();
 	module = module_of((void *)found.malloc);
 	found.can_mark = module && module_of((void *)found.free) == module &&
-			  module_of((void *)found.realloc) == module &&
-			  module_of((void *)found.calloc) == module &&
-			  module_of((void *)found.posix_memalign) == module;
+			 module_of((void *)found.realloc) == module &&
+			 module_of((void *)found.calloc) == module &&
+			 module_of((void *)found.posix_memalign) == module;
 	if (found.can_mark)
 		find_others(&found, module);
 	/* Each word is written in one step, and every thread writes the same. */
